@@ -48,8 +48,14 @@ def modules() -> list[Path]:
 
 
 def part(module: str) -> str:
-    """Return the room of a dotted module: `launcher.hooks.base` belongs to `hooks`."""
+    """Return the room of a dotted module: `launcher.hooks.base` belongs to `hooks`.
+
+    Python decides where the file of `python -m launcher.runs` is. It is the top of its command,
+    and no module imports it.
+    """
     top, *rest = module.split(".")
+    if rest[-1:] == ["__main__"]:
+        return "__main__"
     return rest[0] if top == "launcher" and rest else top
 
 

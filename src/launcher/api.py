@@ -28,9 +28,9 @@ from launcher.interactive import Sweep as Sweep
 from launcher.interactive import compose as compose
 from launcher.interactive import sweep as sweep
 from launcher.models.base import Model as Model
+from launcher.resume.trained_model import load_model as load_model
 from launcher.runs.query import Runs as Runs
 from launcher.strategies.base import Strategy as Strategy
 from launcher.trackers.base import Tracker as Tracker
 from launcher.train.composed import Trainer as Trainer
-from launcher.train.trained_model import load_model as load_model
 from launcher.train.trainer import BaseTrainer as BaseTrainer

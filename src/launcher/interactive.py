@@ -132,7 +132,7 @@ class Run:
 
     def load_model(self, checkpoint: str = "latest", weights: str | None = None) -> "nn.Module":
         """The model with the weights of a checkpoint; see `launcher.load_model`."""
-        from launcher.train.trained_model import load_model
+        from launcher.resume.trained_model import load_model
 
         return load_model(self.folder, checkpoint, weights)
 

@@ -12,11 +12,10 @@ from launcher.checkpoint.find_checkpoint import checkpoint_path, has_checkpoints
 from launcher.checkpoint.store import CheckpointStore
 from launcher.config.identity.difference import diff, in_a_line
 from launcher.config.identity.lookup import is_same
-from launcher.config.identity.record_entry import command_record
+from launcher.config.run_config import RunConfig
 from launcher.config.schema.checks import checkpointing
 from launcher.config.schema.declared import declared, parts
-from launcher.config.schema.run_length import with_steps
-from launcher.config.tree import Node, Tree, get, nest
+from launcher.config.tree import Tree, get, nest
 from launcher.errors import ConfigError
 from launcher.rundir.data_files import check_fingerprint, describe_changed_files, state_of_files
 from launcher.rundir.folder import RunFolder
@@ -84,12 +83,12 @@ class Train:
 
 
 def remaining(
-    config: Node, folder: RunFolder, queue: Mapping[str, QueuedJob] | None = None
+    config: RunConfig, folder: RunFolder, queue: Mapping[str, QueuedJob] | None = None
 ) -> Done | Held | Queued | Train:
     """Return what is left to do of a run.
 
     Args:
-        config: resolved, as plain containers, since a repeated sweep asks for thousands of runs.
+        config: what the command requests.
         folder: the run's folder.
         queue: the jobs that have not ended, see `scheduler.queue`.
     Raises:
@@ -103,61 +102,61 @@ def remaining(
         return replace(done, changed_files=_check_data(config, folder, run))
     if is_busy:
         return Held(read_holder(folder.lock_path))
-    if (queued := find_queued(config, folder, queue or {})) is not None:
+    queued = find_queued(config, folder, queue or {})
+    if queued is not None:
         return queued
     _check_resume(config, folder)
     return Train(folder.newest_step())
 
 
 # ------------------------------------------------------------------------------------------- done
-def _why_done(config: Node, folder: RunFolder, run: RunOnDisk) -> Done | None:
+def _why_done(config: RunConfig, folder: RunFolder, run: RunOnDisk) -> Done | None:
     """Return why a run has nothing left to do, or None, as for a run without a checkpoint."""
     if mode(config) == "never":
         return None
-    last, newest = config["trainer"]["max_steps"], folder.newest_step()
+    last = config.trainer.max_steps
+    newest = folder.newest_step()
+    assert last is not None
     # The run's checkpoints may have been deleted since.
     has_saved = run.record.get("checkpoint") is not None
-    if run.recorded_state == "completed" and has_saved and not _asks_for_more(config, run):
+    if run.recorded_state == "completed" and has_saved and not _asks_for_more(config, last, run):
         return Done("completed", run.step, last)
-    pause_at = config["trainer"].get("pause_at")
-    is_paused = run.recorded_state == "paused" and pause_at is not None
-    if is_paused and pause_at <= newest == run.step:
+    pause_at = config.trainer.pause_at
+    is_paused = run.recorded_state == "paused" and newest == run.step
+    if is_paused and pause_at is not None and pause_at <= newest:
         return Done("paused", run.step, last)
     # Then an extension of the run was stopped, and the command is an earlier one.
     return Done("past", newest, last) if newest > last else None
 
 
-def _asks_for_more(config: Node, run: RunOnDisk) -> bool:
+def _asks_for_more(config: RunConfig, last: float, run: RunOnDisk) -> bool:
     """Return whether the command requests something new of a completed run.
 
     It may be more steps, an evaluation of the test set or an export, or, if the run stopped early,
     another configuration under which it may train further.
     """
-    max_steps, stored = config["trainer"]["max_steps"], run.settings
-    hooks = parts("hooks", config.get("hooks"))
-    at_the_end = [
-        f"{path}.{key}" for path in hooks for key in declared(hooks[path]["_target_"], "at_the_end")
-    ]
-    if any(get(config, key) not in (None, stored.get(key)) for key in at_the_end):
+    if last > max(run.step, run.max_steps):
         return True
-    if max_steps > max(run.step, run.max_steps):
-        return True
-    return bool(run.step < max_steps and _is_changed(config, run))
+    for path, hook in parts("hooks", config.stored.get("hooks")).items():
+        for key in declared(hook["_target_"], "at_the_end"):
+            if hook.get(key) not in (None, run.settings.get(f"{path}.{key}")):
+                return True
+    return run.step < last and _is_changed(config, run)
 
 
-def _is_changed(config: Node, run: RunOnDisk) -> bool:
+def _is_changed(config: RunConfig, run: RunOnDisk) -> bool:
     """Return whether the newest attempt's configuration, as far as it counts, was another one."""
-    before, now = run.settings, command_record(config, None)["config"]
+    before = run.settings
+    now = config.record["config"]
     return bool(before) and not is_same(nest(before), nest(now))
 
 
-def counts_epochs(config: Node) -> bool:
+def counts_epochs(config: RunConfig) -> bool:
     """Return whether the number of steps depends on data that have not been read."""
-    trainer = config["trainer"]
-    return trainer.get("max_epochs") is not None and trainer["max_steps"] is None
+    return config.trainer.max_epochs is not None and config.trainer.max_steps is None
 
 
-def with_known_steps(config: Node, run: RunOnDisk) -> Node:
+def with_known_steps(config: RunConfig, run: RunOnDisk) -> RunConfig:
     """Return the configuration with the number of steps, if `trainer.max_epochs` is set.
 
     The number depends on the data, which are not read here. It is the number of the newest attempt
@@ -165,49 +164,54 @@ def with_known_steps(config: Node, run: RunOnDisk) -> Node:
     """
     if not counts_epochs(config):
         return config
-    epochs = config["trainer"]["max_epochs"]
+    epochs = config.trainer.max_epochs
     earlier = run.settings.get("trainer.max_epochs")
     if run.recorded_state == "completed" and earlier is not None and epochs <= earlier:
-        full = with_steps(config, run.max_steps)
-        if not _is_changed({**full, "trainer": {**full["trainer"], "max_epochs": earlier}}, run):
+        full = config.with_steps(run.max_steps)
+        if not _is_changed(full.replace({"trainer.max_epochs": earlier}), run):
             return full
-    return with_steps(config, math.inf)
+    return config.with_steps(math.inf)
 
 
 # ----------------------------------------------------------------------------------- queue, resume
-def find_queued(config: Node, folder: RunFolder, queue: Mapping[str, QueuedJob]) -> Queued | None:
+def find_queued(
+    config: RunConfig, folder: RunFolder, queue: Mapping[str, QueuedJob]
+) -> Queued | None:
     """Find the newest job of a folder in SLURM's queue."""
     note = Submission.read(folder)
     if note is None:
         return None
     job = note.find_in(queue)
-    return None if job is None else Queued(job, _differences(config, folder))
+    if job is None:
+        return None
+    return Queued(job, _differences(config, folder))
 
 
-def _differences(config: Node, folder: RunFolder) -> str:
+def _differences(config: RunConfig, folder: RunFolder) -> str:
     try:
         before, _ = read_frozen(folder)
     except (OSError, ValueError, KeyError, ConfigError):
         return ""
-    now = json.loads(json.dumps({key: config[key] for key in config if key in before}, default=str))
+    stored = {key: value for key, value in config.stored.items() if key in before}
+    now = json.loads(json.dumps(stored, default=str))
     of_the_command = "dispatch.wait", "dispatch.dry_run", "run.identity", "run.sweep"
-    changes = diff(before, now, ignored=of_the_command)
-    return (
-        f" with another configuration ({in_a_line(changes)}); cancel it to change that"
-        if changes
-        else ""
-    )
+    changes = in_a_line(diff(before, now, ignored=of_the_command))
+    if changes:
+        return f" with another configuration ({changes}); cancel it to change that"
+    return ""
 
 
-def mode(config: Node) -> str:
+def mode(config: RunConfig) -> str:
     """Return `run.resume`, which is for the first start of a submission."""
-    return "auto" if is_restart() else str(config["run"]["resume"])
+    return "auto" if is_restart() else config.run.resume
 
 
-def _check_resume(config: Node, folder: RunFolder) -> None:
+def _check_resume(config: RunConfig, folder: RunFolder) -> None:
     """Check that training would accept `run.resume`, and resume the checkpoints that there are."""
-    store, resume = CheckpointStore(folder.checkpoints), mode(config)
-    if checkpointing(config.get("hooks")) is None and (step := folder.newest_step()):
+    store = CheckpointStore(folder.checkpoints)
+    resume = mode(config)
+    saving = checkpointing(config.plain.get("hooks"))
+    if saving is None and (step := folder.newest_step()):
         raise ConfigError(
             "hooks.checkpointing: is missing, and without it the run cannot resume its checkpoint"
             f" of step {step} in {folder.checkpoints}; keep it, or use run.tag=<word> for another"
@@ -216,25 +220,27 @@ def _check_resume(config: Node, folder: RunFolder) -> None:
     if resume == "never" and store.steps():
         raise has_checkpoints(store)
     # Elsewhere, only the run itself looks for one.
-    place = get(checkpointing(config.get("hooks")), "path")
-    if resume == "must" and not store.steps() and place in (None, "checkpoints"):
+    is_here = get(saving, "path") in (None, "checkpoints")
+    if resume == "must" and is_here and not store.steps():
         raise has_no_checkpoint(store)
 
 
 # -------------------------------------------------------------------------------------------- data
-def data_that_counts(config: Node) -> Tree:
+def data_that_counts(config: RunConfig) -> Tree:
     """Return the settings of the data, without those that cannot change a run's numbers."""
-    excluded = config["run"]["identity_exclude"]
-    return {key: value for key, value in config["data"].items() if f"data.{key}" not in excluded}
+    data = config.stored["data"]
+    excluded = config.run.identity_exclude
+    return {key: value for key, value in data.items() if f"data.{key}" not in excluded}
 
 
-def _check_data(config: Node, folder: RunFolder, run: RunOnDisk) -> list[str]:
+def _check_data(config: RunConfig, folder: RunFolder, run: RunOnDisk) -> list[str]:
     """Reject changed training data, as a resume does. They are read only if a file has changed.
 
     Returns:
         Messages about changed files whose content is not compared.
     """
-    before, now = run.record.get("data_files"), state_of_files(data_that_counts(config))
+    before = run.record.get("data_files")
+    now = state_of_files(data_that_counts(config))
     newest = checkpoint_path(folder.checkpoints, "latest")
     if newest is None or before in (None, now):
         return []

@@ -7,11 +7,8 @@ from collections.abc import Iterator, Mapping
 
 from launcher.checkpoint.drift import changes_since, read_sources
 from launcher.checkpoint.find_checkpoint import checkpoint_path
-from launcher.config.identity.record_entry import command_record
 from launcher.config.run_config import RunConfig
-from launcher.config.schema.run_length import with_steps
 from launcher.config.schema.source import cached_by_command
-from launcher.config.tree import Node
 from launcher.errors import ConfigError
 from launcher.remaining import Done, Held, counts_epochs, remaining
 from launcher.rundir.folder import RunFolder
@@ -28,13 +25,13 @@ ADDABLE_KEY = re.compile(r"tracker\.\w+|hooks\.\w+\.metrics\.\w+")
 """Keys of parts that a completed run can get without training."""
 
 
-def is_done(run: RunConfig) -> bool:
+def is_done(config: RunConfig) -> bool:
     """Return whether nothing is left to train, which is then logged.
 
     Raises:
         ConfigError: see `remaining`; or another process of this machine is on the run.
     """
-    config, folder = run.of_the_run, run.folder
+    folder = config.folder
     rest = remaining(config, folder)
     if isinstance(rest, Held) and rest.is_here:
         raise ConfigError(rejection(folder, rest.holder))
@@ -45,17 +42,17 @@ def is_done(run: RunConfig) -> bool:
     logger.info("%s is %s: nothing to do.", folder.path, words.get(rest.reason, rest))
     stored = RunOnDisk.read(folder)
     # The steps of `trainer.max_epochs` follow from the data, which have not changed.
-    full = with_steps(config, stored.max_steps) if counts_epochs(config) else config
+    full = config.with_steps(stored.max_steps) if counts_epochs(config) else config
     for message in [*changes(full, folder), *rest.changed_files]:
         logger.warning("Changed since it was trained: %s", message)
-    for message in _advice(run, stored, rest):
+    for message in _advice(config, stored, rest):
         logger.info("%s", message)
     return True
 
 
-def _advice(run: RunConfig, stored: RunOnDisk, done: Done) -> Iterator[str]:
+def _advice(config: RunConfig, stored: RunOnDisk, done: Done) -> Iterator[str]:
     if done.reason == "completed":
-        yield from additions(run, stored)
+        yield from additions(config, stored)
         yield "To train it again as another run, use run.tag=<word>."
     elif done.reason == "paused":
         yield "A later trainer.pause_at, or none, resumes it."
@@ -73,7 +70,7 @@ def _code() -> dict[str, object]:
     return code_state(also=VERSIONED)
 
 
-def changes(config: Node, folder: RunFolder) -> list[str]:
+def changes(config: RunConfig, folder: RunFolder) -> list[str]:
     """List changes that may change the numbers, since the newest checkpoint of a run."""
     newest = checkpoint_path(folder.checkpoints, "latest")
     if newest is None:
@@ -82,14 +79,13 @@ def changes(config: Node, folder: RunFolder) -> list[str]:
     imported = {
         name: digest for name, digest in digest_imported_sources().items() if name in stored
     }
-    return changes_since(newest, config, _code(), imported)
+    return changes_since(newest, config.of_the_run, _code(), imported)
 
 
 # ---------------------------------------------------------------------------------------- additions
-def additions(run: RunConfig, stored: RunOnDisk) -> Iterator[str]:
+def additions(config: RunConfig, stored: RunOnDisk) -> Iterator[str]:
     """Explain how to add trackers and metrics that the completed run did not have."""
-    config = run.of_the_run
-    now = _parts_of(command_record(config, None)["config"])
+    now = _parts_of(config.record["config"])
     new = sorted(now - _parts_of(stored.settings))
     metrics = [key for key in new if key.startswith("hooks.")]
     trackers = [key.removeprefix("tracker.") for key in new if key not in metrics]
@@ -98,9 +94,10 @@ def additions(run: RunConfig, stored: RunOnDisk) -> Iterator[str]:
             f"{', '.join(metrics)}: job=evaluate, added to this command, computes it for the last"
             " checkpoint."
         )
-    if trackers := [name for name in trackers if is_tracker(config["tracker"][name])]:
-        settings = [word for word in run.overrides if word.lstrip("+").startswith("tracker.")]
-        outputs = str(config["paths"]["outputs"])
+    trackers = [name for name in trackers if is_tracker(config.stored["tracker"][name])]
+    if trackers:
+        settings = [word for word in config.overrides if word.lstrip("+").startswith("tracker.")]
+        outputs = config.outputs
         outputs_option = [] if outputs == "outputs" else ["--outputs", outputs]
         # A tracker that a `+` has added is not an option of the group.
         added = {word[1:].partition("=")[0] for word in settings if word.startswith("+")}

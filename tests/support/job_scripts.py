@@ -9,7 +9,7 @@ from launcher.dispatch.jobs import Job
 
 def run_of(tmp_path, lanes):
     config = {
-        "run": {"name": "mlp", "dir": str(tmp_path), "resume": "auto"},
+        "run": {"name": "mlp", "id": "id", "dir": str(tmp_path)},
         "paths": {"outputs": tmp_path},
         "job": {"_target_": own_target("job", "train")},
         "trainer": {"lanes": lanes, "max_steps": 9},

@@ -30,7 +30,7 @@ def trained(tmp_path_factory):
 
 def left(*overrides, queue=None):
     run = run_of([*COMMAND, *overrides])
-    return remaining(run.of_the_run, run.folder, queue)
+    return remaining(run, run.folder, queue)
 
 
 @pytest.mark.parametrize(

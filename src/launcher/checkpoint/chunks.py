@@ -80,7 +80,8 @@ class ChunkWriter:
 
     def _hand_over(self) -> None:
         self._full.put((self._chunk, self._start))
-        self._start, self._filled = self._start + CHUNK, 0
+        self._start += CHUNK
+        self._filled = 0
         self._chunk = self._empty.get()
         if self._error is not None:
             raise self._error
@@ -146,7 +147,8 @@ def reserve(fd: int, size: int) -> None:
 def write_all(fd: int, view: memoryview, start: int) -> None:
     while view:
         count = os.pwrite(fd, view, start)
-        view, start = view[count:], start + count
+        view = view[count:]
+        start += count
 
 
 def read_bytes(path: Path, start: int, view: memoryview, digest: Any = None) -> None:
@@ -163,6 +165,7 @@ def read_bytes(path: Path, start: int, view: memoryview, digest: Any = None) -> 
                 raise ValueError(f"{path} ends too early.")
             if digest is not None:
                 digest.update(view[:count])
-            view, start = view[count:], start + count
+            view = view[count:]
+            start += count
     finally:
         os.close(fd)

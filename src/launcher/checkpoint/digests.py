@@ -35,7 +35,8 @@ def digests_of(checkpoint: Path, hashed: Mapping[str, str] = NOTHING) -> tuple[s
         hashed: what `EarlyDigests` has found of its tensors, which are not read again.
     """
     stored = StoredCheckpoint(checkpoint)
-    numbers, rest = hashlib.sha256(), hashlib.sha256()
+    numbers = hashlib.sha256()
+    rest = hashlib.sha256()
     for name in sorted(stored.names()):
         text = hashed.get(name) or _tensor_text(stored.read(name))
         numbers.update(f"{name} {text}\n".encode())

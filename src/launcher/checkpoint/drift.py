@@ -104,11 +104,9 @@ def read_sources(checkpoint: Path) -> dict[str, str]:
         sources = json.loads(read_file(checkpoint / SOURCES, follow=True))
     except (OSError, ValueError, RecursionError):
         return {}
-    return (
-        {str(name): str(digest) for name, digest in sources.items()}
-        if isinstance(sources, dict)
-        else {}
-    )
+    if isinstance(sources, dict):
+        return {str(name): str(digest) for name, digest in sources.items()}
+    return {}
 
 
 def _load_fast(file: Path) -> object:

@@ -95,7 +95,8 @@ def hash_file(
     view = memoryview(bytearray(CHUNK))
     with open_file(path, follow=True) as file:
         for length in lengths:
-            digest, left = xxhash.xxh3_128(), length
+            digest = xxhash.xxh3_128()
+            left = length
             while left and (count := file.readinto(view[: min(left, CHUNK)])):
                 digest.update(view[:count])
                 left -= count

@@ -13,7 +13,7 @@ from launcher.checkpoint.stored import StoredCheckpoint
 from launcher.config.compose.resolve import as_yaml
 from launcher.config.construct import target_object
 from launcher.config.run_config import read_tree, resolve_node
-from launcher.config.tree import Node
+from launcher.config.tree import Node, without
 from launcher.errors import ConfigError
 from launcher.models.base import Model
 from launcher.optim.precision import DTYPES
@@ -54,7 +54,8 @@ class Export:
             folder.export.mkdir(exist_ok=True)
             config = read_tree(text)
             settings = resolve_node(config, "model")
-            extra, tied = stored.meta.get(EXTRA, {}), stored.meta.get(TIED, {})
+            extra = stored.meta.get(EXTRA, {})
+            tied = stored.meta.get(TIED, {})
             target, written = write_model(
                 folder.export, settings, tensors, extra, self.max_shard_size, tied
             )
@@ -64,7 +65,8 @@ class Export:
                     key: stored_model[key] if value == settings.get(key) else value
                     for key, value in written.items()
                 }
-                is_own, text = is_own_text(text), as_yaml({**config, "model": model})
+                is_own = is_own_text(text)
+                text = as_yaml({**config, "model": model})
                 text = sign_text(text) if is_own else text
             replace_file(folder.export / "config.yaml", text.encode())
         files = [target] if target.is_file() else sorted(target.glob("model*.safetensors"))
@@ -111,14 +113,15 @@ def write_model(
         The file, or the folder of several files; and the node `model` that loads the written
         weights.
     """
-    write, target = _own_writer(model), folder / WEIGHTS
+    write = _own_writer(model)
+    target = folder / WEIGHTS
     if write is None:
         _check_dtypes(tensors)
         copies = {name: tensors[source] for name, source in (tied or {}).items()}
         with replacing(target) as temporary:
             write_tensors(temporary, tensors | copies)
         return target, model
-    settings = {key: value for key, value in model.items() if key != "_target_"}
+    settings = without(model, "_target_")
     with TemporaryDirectory(prefix=".export-", dir=folder.parent) as temporary_folder:
         settings = write(settings, tensors, extra or {}, Path(temporary_folder), max_shard_size)
         _move(Path(temporary_folder), folder)

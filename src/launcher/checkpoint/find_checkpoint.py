@@ -32,9 +32,12 @@ def find_checkpoint(root: Path, which: str | int | Path, key: str, hashes: bool 
 
 def checkpoint_path(root: Path, which: str | int | Path) -> Path | None:
     """Return the folder of the checkpoint, not verified, or None if there is none."""
-    store, name = CheckpointStore(root), str(which)
+    store = CheckpointStore(root)
+    name = str(which)
     if name == LATEST:
-        return store.path(steps[-1]) if (steps := store.steps_with_broken()) else None
+        if steps := store.steps_with_broken():
+            return store.path(steps[-1])
+        return None
     if name == BEST:
         return None if (best := store.best()) is None else store.path(best)
     if name.removeprefix("step-").isdecimal():
@@ -43,8 +46,12 @@ def checkpoint_path(root: Path, which: str | int | Path) -> Path | None:
             return named
     folders = (expand(name), root / name, root.parent / name)
     folder = next((folder for folder in folders if folder.is_dir()), None)
-    is_own = folder is not None and folder.resolve().parent == root.resolve()
-    return root / folder.resolve().name if folder is not None and is_own else folder
+    if folder is None:
+        return None
+    target = folder.resolve()
+    if target.parent == root.resolve():
+        return root / target.name
+    return folder
 
 
 def damage_error(

@@ -84,21 +84,22 @@ def _parse(folder: Path, content: bytes) -> Manifest:
     if data.pop("xxh3") != _digest(data):
         raise ValueError("its checksum does not match")
     try:
-        if difference := _difference(data):
+        difference = _difference(data)
+        if difference:
             raise UnsupportedCheckpoint(folder, difference)
         files = [_entry(**entry) for entry in data.pop("files")]
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise UnsupportedCheckpoint(folder, str(error)) from None
-    if outside := [
-        e.name for e in files if Path(e.name).is_absolute() or ".." in Path(e.name).parts
-    ]:
+    outside = [e.name for e in files if Path(e.name).is_absolute() or ".." in Path(e.name).parts]
+    if outside:
         raise ValueError(f"{outside[0]} is outside the folder")
     return Manifest(files=files, **data)
 
 
 def _difference(data: dict[str, Any]) -> str:
     """Return how the format of a whole manifest differs from this version's, or an empty text."""
-    if (version := data.get("format_version")) != VERSION:
+    version = data.get("format_version")
+    if version != VERSION:
         return f"format_version {version}, and this one reads {VERSION}"
     names = {each.name for each in fields(Manifest)}
     texts = {"has": data.keys() - names, "lacks": names - data.keys()}
@@ -128,7 +129,8 @@ def verify(folder: Path, hashes: bool | Callable[[FileEntry], bool] = True) -> M
         OSError: the folder cannot be read, so its content is not known.
     """
     manifest = Manifest.read(folder)
-    if wrong := issues(folder, manifest, hashes):
+    wrong = issues(folder, manifest, hashes)
+    if wrong:
         raise CorruptCheckpoint(folder.name, "; ".join(wrong))
     return manifest
 
@@ -146,7 +148,8 @@ def issues(
         named.group(1)
     ) != manifest.step:
         return [f"{NAME} belongs to step {manifest.step}"]
-    wrong, to_read = [], []
+    wrong = []
+    to_read = []
     for entry in manifest.files:
         try:
             status = os.stat(folder / entry.name)

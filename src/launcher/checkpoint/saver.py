@@ -210,7 +210,8 @@ class Saver:
         self._wait(None)
 
     def _wait(self, agree: Callable[[int], int] | None) -> None:
-        if (writing := self._writing) is None:
+        writing = self._writing
+        if writing is None:
             return
         state = ALIVE
         while state == ALIVE:
@@ -245,7 +246,8 @@ class Saver:
         def collect(act: Callable[[], object]) -> list[Any]:
             return self._collect(act, writing, group)
 
-        main, payload = self.ranks.is_main, files.payload
+        main = self.ranks.is_main
+        payload = files.payload
         folder: Path = collect(lambda: self.store.begin(payload.step) if main else None)[0]
         try:
             written = collect(lambda: (files.write(folder, writing.advance), payload.unstored))
@@ -283,7 +285,8 @@ class Saver:
         if group is not None:
             with writing.waiting_for_others():
                 answers = gather(mine, group, writing)
-        if problems := [problem for _, problem in answers if problem]:
+        problems = [problem for _, problem in answers if problem]
+        if problems:
             raise SaveFailed("; ".join(problems))
         return [value for value, _ in answers]
 
@@ -342,7 +345,8 @@ def check_storable(
             advice = f" Or {CONVERT}." if key == "optimizer" else ""
             raise ConfigError(f"{_owner(key, optimizer)}: {error}{advice}") from error
     for name, tensor in all_tensors.items():
-        if (reason := why_not_stored(tensor)) is not None:
+        reason = why_not_stored(tensor)
+        if reason is not None:
             advice = "convert it, or register it with persistent=False"
             if name.startswith("optimizer/"):
                 is_shard = is_sharded(tensor)

@@ -131,7 +131,8 @@ def write_tensors(
         header["__metadata__"] = metadata
     end = 0
     for name, tensor in tensors.items():
-        start, end = end, end + tensor.numel() * tensor.element_size()
+        start = end
+        end += tensor.numel() * tensor.element_size()
         shape = [*tensor.shape, *([tensor.element_size()] if name in others else [])]
         header[name] = {
             "dtype": DTYPES.get(tensor.dtype, "U8"),
@@ -195,9 +196,11 @@ class ShardReader:
                 json.loads(metadata.get(key, "{}")) for key in (PARTS_KEY, OTHER_DTYPES_KEY)
             )
             for name, entry in header.items():
-                shape, dtype = tuple(entry["shape"]), TORCH[entry["dtype"]]
+                shape = tuple(entry["shape"])
+                dtype = TORCH[entry["dtype"]]
                 if name in others:
-                    shape, dtype = shape[:-1], getattr(torch, others[name])
+                    shape = shape[:-1]
+                    dtype = getattr(torch, others[name])
                 part = parts.get(name, {"shape": shape, "offset": [0] * len(shape)})
                 start, _ = entry["data_offsets"]
                 shard = _Shard(
@@ -238,7 +241,8 @@ class ShardReader:
                     read.result()
             finally:
                 self._pool.shutdown(cancel_futures=True)
-                self._pool, self._reads = None, []
+                self._pool = None
+                self._reads = []
 
     def read_into(self, name: str, target: torch.Tensor, offset: Shape | None = None) -> None:
         """Fill `target`, a box or range (see `ShardSpec`) of the full tensor.
@@ -252,13 +256,15 @@ class ShardReader:
             self._reads.append(self._pool.submit(self._read_into, name, target, offset))
 
     def _read_into(self, name: str, target: torch.Tensor, offset: Shape) -> None:
-        shape, shards = self._shapes[name], self._shards[name]
+        shape = self._shapes[name]
+        shards = self._shards[name]
         if all(len(shard.offset) == len(offset) for shard in shards):
             filled = sum(self._read_overlap(shard, target, offset) for shard in shards)
             _expect(name, filled, target)
             return
         # The shards may be boxes and the target a range of the flattened values, or the reverse.
-        full, filled = torch.empty(shape, dtype=self.dtype(name)), 0
+        full = torch.empty(shape, dtype=self.dtype(name))
+        filled = 0
         for shard in shards:
             view = full if len(shard.offset) == len(shape) else full.view(-1)
             filled += self._read_overlap(shard, view, (0,) * view.dim())

@@ -5,7 +5,7 @@ A value that JSON cannot represent is a dict with the single key "$": `{"$": ["t
 
 import base64
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -80,6 +80,11 @@ def _add(tensors: Tensors, path: str, tensor: torch.Tensor) -> str:
 
 
 _SEQUENCES: dict[str, type] = {"tuple": tuple, "set": set, "frozenset": frozenset}
+_FROM_TEXT: dict[str, Callable[[Any], object]] = {
+    "float": float,
+    "bytes": base64.b64decode,
+    "path": Path,
+}
 
 
 def decode(data: object, tensors: Mapping[str, torch.Tensor]) -> object:
@@ -90,8 +95,8 @@ def decode(data: object, tensors: Mapping[str, torch.Tensor]) -> object:
     if set(data) != {MARK}:
         return {key: decode(value, tensors) for key, value in data.items()}
     type_name, value = data[MARK]
-    if type_name == "float":
-        return float(value)
+    if type_name in _FROM_TEXT:
+        return _FROM_TEXT[type_name](value)
     if type_name == "tensor":
         return tensors[value]
     if type_name == "array":
@@ -100,10 +105,6 @@ def decode(data: object, tensors: Mapping[str, torch.Tensor]) -> object:
         return {_hashable(decode(k, tensors)): decode(v, tensors) for k, v in value}
     if type_name in _SEQUENCES:
         return _SEQUENCES[type_name](decode(item, tensors) for item in value)
-    if type_name == "bytes":
-        return base64.b64decode(value)
-    if type_name == "path":
-        return Path(value)
     raise ValueError(
         f"Unknown kind of stored value: {type_name!r}; the checkpoint is of a newer version."
     )

@@ -19,7 +19,8 @@ from launcher.rundir.folder import STEP, checkpoint_steps, step_name
 if TYPE_CHECKING:
     from launcher.checkpoint.chain import ChainWriter
 
-LATEST, BEST = "latest", "best"
+LATEST = "latest"
+BEST = "best"
 NOTES = "checkpointing"
 """The key of the checkpointing hook's state, within the states of all hooks."""
 TEMPORARY = ".tmp-"
@@ -223,11 +224,14 @@ class CheckpointStore:
         # The link is missing, or is a folder.
         except OSError:
             step = _step_of_copy(link)
-        return step if step is not None and self.path(step).is_dir() else None
+        if step is not None and self.path(step).is_dir():
+            return step
+        return None
 
     def best(self) -> int | None:
         """Return the step that the link `best` or the newest checkpoints name."""
-        if (step := self.resolve_link(BEST)) is not None:
+        step = self.resolve_link(BEST)
+        if step is not None:
             return step
         steps = self.steps()
         bests = map(self._best_at, reversed(steps))
@@ -238,7 +242,8 @@ class CheckpointStore:
 
     def relink(self) -> None:
         """Rebuild links that are missing, wrong or, after `cp -rL`, folders."""
-        newest, best = max(self.steps(), default=None), self.best()
+        newest = max(self.steps(), default=None)
+        best = self.best()
         for name, step in ((LATEST, newest), (BEST, best)):
             link = self.root / name
             if link.is_dir() and not link.is_symlink():
@@ -331,7 +336,8 @@ class CheckpointStore:
         """List step and folder, newest first, also of damaged checkpoints."""
         folders = [(step, 1, self.path(step)) for step in self.steps_with_broken()]
         for folder in self.root.glob(f"{CORRUPT}step-*"):
-            if match := re.match(rf"{CORRUPT}step-(\d+)", folder.name):
+            match = re.match(rf"{CORRUPT}step-(\d+)", folder.name)
+            if match:
                 folders.append((int(match.group(1)), 0, folder))
         return [(step, folder) for step, _, folder in sorted(folders, reverse=True)]
 

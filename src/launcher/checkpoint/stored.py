@@ -97,7 +97,8 @@ def weights_digest(path: Path) -> str:
 
 def digest_weights(weights: ShardReader) -> str:
     """Return the digest of the tensors of a checkpoint's model, or of a file of weights."""
-    names, digest = weights.names(), hashlib.sha256()
+    names = weights.names()
+    digest = hashlib.sha256()
     for name in sorted([name for name in names if name.startswith(MODEL)] or names):
         tensor = weights.read(name)
         digest.update(f"{name.removeprefix(MODEL)} {tensor.dtype} {tuple(tensor.shape)}\n".encode())

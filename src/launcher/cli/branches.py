@@ -35,7 +35,8 @@ def in_order(jobs: Sequence[Job]) -> list[Job]:
     """Print the plan; return the jobs in its order, each with its trunk and its leaves."""
     from launcher.resume.common_steps import comparable
 
-    identities, histories = [], []
+    identities = []
+    histories = []
     for job in jobs:
         _, identity = read_identity(job.plain["run"]) or (None, {})
         # Only runs of one name are looked at.

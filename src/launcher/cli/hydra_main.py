@@ -57,7 +57,8 @@ def _check_whole(path: str, name: str, overrides: Sequence[str]) -> None:
     Hydra makes its own folder before a run is checked.
     """
     reject_stored("--config-path", Path(path), name)
-    file, instead = Path(path) / f"{name}.yaml", "to add options of your own, use --config-dir"
+    file = Path(path) / f"{name}.yaml"
+    instead = "to add options of your own, use --config-dir"
     if not file.is_file():
         raise ConfigError(f"--config-path={path}: there is no {file}; {instead}=FOLDER.")
     if not os.path.isabs(path):

@@ -11,7 +11,8 @@ from launcher.config.schema.editor import CONFIG, schemas
 from launcher.errors import ConfigError
 from launcher.process.argument_parser import Parser, path_argument
 
-FOLDER, CODE = Path(".schemas"), Path(".vscode/settings.json")
+FOLDER = Path(".schemas")
+CODE = Path(".vscode/settings.json")
 
 
 def main(argv: Sequence[str]) -> None:
@@ -36,7 +37,8 @@ def write_schemas(project: Path) -> int:
     conf = project / "conf"
     if not conf.is_dir():
         raise ConfigError(f"schema {project}: there is no {conf}; give the folder of a project.")
-    if (str_path := str(project.absolute())) not in sys.path:
+    str_path = str(project.absolute())
+    if str_path not in sys.path:
         # The project's classes are read from their source.
         sys.path.insert(0, str_path)
     documents = schemas([conf, main_folder(), *installed_folders()])

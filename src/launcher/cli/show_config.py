@@ -59,7 +59,7 @@ def _resolved(words: Command, config: DictConfig) -> DictConfig:
     trees = {**run.plain, "run": of_run, "hydra": resolve_part(config, "hydra")}
 
     def text(value: object, _: object) -> object:
-        return escape(value) if isinstance(value, str) else value
+        return escape(value)
 
     return OmegaConf.create({str(key): map_leaves(trees[str(key)], text) for key in config})
 

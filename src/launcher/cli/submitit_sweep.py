@@ -94,7 +94,8 @@ class Reporter:
     """
 
     def __init__(self, jobs: Sequence[Job], folder: str, is_local: bool):
-        self.jobs, self.is_local = list(jobs), is_local
+        self.jobs = list(jobs)
+        self.is_local = is_local
         place = expand(folder.replace("%j", "*"))
         self.pattern = f"{place}{os.sep}*{SUBMITTED}"
         self.before = set(glob.glob(self.pattern))
@@ -109,7 +110,8 @@ class Reporter:
         for path in sorted(set(glob.glob(self.pattern)) - self.before, key=_age):
             self.before.add(path)
             if len(self.ids) < len(self.jobs):
-                job, number = self.jobs[len(self.ids)], Path(path).name.removesuffix(SUBMITTED)
+                job = self.jobs[len(self.ids)]
+                number = Path(path).name.removesuffix(SUBMITTED)
                 self.ids[job.index] = number
                 say(f"{job.label}: {kind} {number}, {job.folder.path}")
 
@@ -144,6 +146,8 @@ def _result(job: Job, number: str | None) -> JobResult:
             join_queue([stored], {})
             ask_ends([stored])
         return result_of(job, stored)
-    state = scheduler.find_ends({(number, ""): True}).get((number, "")) if number else None
+    if number is None:
+        return JobResult(error=ChildProcessError("was not submitted"))
+    state = scheduler.find_ends({(number, ""): True}).get((number, ""))
     text = f"SLURM job {number}: {state or 'it has ended before its run began'}"
-    return JobResult(error=ChildProcessError(text if number else "was not submitted"))
+    return JobResult(error=ChildProcessError(text))

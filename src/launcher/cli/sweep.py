@@ -57,7 +57,7 @@ def sweep(words: Command) -> list[Job] | None:
         check_jobs(words, words.expand())
         return None
     check_hydra(to_plain(master)["hydra"])
-    resolve_part(master, "hydra", without=OF_ONE_JOB)
+    resolve_part(master, "hydra", left_out=OF_ONE_JOB)
     search = getattr(target_object(master.hydra.sweeper._target_), "search", None)
     if search is not None:
         with _notify_callbacks(words, master):

@@ -224,10 +224,13 @@ def reason(job: Job, result: JobResult) -> str:
         return f"{'stale' if state == 'stale' else 'failed'}: {error}"
     if not isinstance(error, SystemExit):
         return f"failed: {type(error).__name__}: {first_line(str(error))}"
-    if notes := getattr(error, "__notes__", None):
+    notes = getattr(error, "__notes__", None)
+    if notes:
         return f"rejected: {notes[0]}"
     recorded = StoredRun.read(job.config.folder.path).attempt.get("reason")
-    return f"failed: {first_line(recorded)}" if recorded else f"failed with exit code {error.code}"
+    if recorded:
+        return f"failed: {first_line(recorded)}"
+    return f"failed with exit code {error.code}"
 
 
 def first_line(text: str) -> str:

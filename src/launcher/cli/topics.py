@@ -17,7 +17,8 @@ def topic_text(topic: str, folders: Sequence[Traversable], width: int = 80) -> s
     """The help of a group, an option (`optimizer=sgd`), a section or a key (`optimizer.lr`)."""
     name, _, chosen = topic.lstrip("~+").partition("=")
     part, is_key, _ = name.partition(".")
-    options, tops = group_options(folders, part), top_keys(folders[0])
+    options = group_options(folders, part)
+    tops = top_keys(folders[0])
     blocks = [
         ([f"{part}={option.name}"] if is_key else _heading(option, width), option.keys)
         for option in options

@@ -17,7 +17,7 @@ from hydra.utils import instantiate as hydra_instantiate
 from omegaconf import OmegaConf
 
 from launcher.config.secrets import escape
-from launcher.config.tree import Node, map_leaves, nest
+from launcher.config.tree import Node, map_leaves, nest, without
 from launcher.config.typed_arguments import with_types
 
 logger = logging.getLogger(__name__)
@@ -46,7 +46,7 @@ def instantiate(node: Node | None, path: str = "", **changes: object) -> Any:
         changes["_convert_"] = "object"
     # Hydra 1.3 resolves twice.
     for _ in range(2 if UNCHECKED is None else 1):
-        node = map_leaves(node, lambda value, _: escape(value) if isinstance(value, str) else value)
+        node = map_leaves(node, lambda value, _: escape(value))
     node = _typed(node, path)
     config = OmegaConf.create(nest({path or "node": node}), flags={"allow_objects": True})
     with without_hydra_whitelist():
@@ -70,18 +70,15 @@ def _typed(node: Any, path: str) -> Any:
         except Exception as error:
             logger.debug("%s: %s has no types: %s", path, target, error)
             return typed
-        if (converting := with_types(function, path)) is not function:
+        converting = with_types(function, path)
+        if converting is not function:
             typed = {**typed, "_target_": converting}
     return typed
 
 
 def construct(settings: Node) -> Any:
     """Call the `_target_` with the other settings, which are resolved."""
-    arguments = {
-        key: value
-        for key, value in settings.items()
-        if key not in ("_target_", "_recursive_", "_convert_")
-    }
+    arguments = without(settings, "_target_", "_recursive_", "_convert_")
     return with_types(target_object(str(settings["_target_"])), "")(**arguments)
 
 

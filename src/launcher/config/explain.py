@@ -29,7 +29,8 @@ def report(messages: Sequence[str]) -> None:
 
 def explain(error: BaseException) -> list[str]:
     """Return the messages for an exception that the user can fix; empty for other exceptions."""
-    if (rejected := config_error(error)) is not None:
+    rejected = config_error(error)
+    if rejected is not None:
         return without_environment(rejected.messages)
     if isinstance(error, InstantiationException):
         reasons = (_explain_not_found, _is_abstract, _is_not_callable, _is_rejected)
@@ -42,7 +43,8 @@ def _explain_not_found(error: InstantiationException) -> str | None:
     path, target = _parse_build_error(error, "Error locating target '")
     if not target:
         return None
-    if (missing := class_source(target).missing) is not None:
+    missing = class_source(target).missing
+    if missing is not None:
         return str(validate.target_issue(path, target, missing))
     *_, cause = causes(error)
     why = f"{cause.msg}." if isinstance(cause, SyntaxError) else first_line(cause)
@@ -65,14 +67,18 @@ def _is_not_callable(error: InstantiationException) -> str | None:
     path, _ = _parse_build_error(error, start)
     found = str(error).partition(start)[2].partition("\n")[0]
     key = join(path, "_target_")
-    return f"{key}={found}: should name a class or function." if found else None
+    if found:
+        return f"{key}={found}: should name a class or function."
+    return None
 
 
 def _is_rejected(error: InstantiationException) -> str | None:
     """Return a message for arguments that a library's class does not take, or None."""
     path, target = _parse_build_error(error, "Error in call to target '")
     why = library_error(unwrap_cause(error))
-    return f"{path}: {target.rpartition('.')[2]} cannot be made: {why}" if target and why else None
+    if target and why:
+        return f"{path}: {target.rpartition('.')[2]} cannot be made: {why}"
+    return None
 
 
 def library_error(error: BaseException) -> str | None:
@@ -81,7 +87,9 @@ def library_error(error: BaseException) -> str | None:
     is_of_machine = isinstance(error, RuntimeError) and type(error) is not RuntimeError
     is_of_machine |= is_out_of_memory(f"{type(error).__name__}: {error}")
     is_rejection = isinstance(error, LIBRARY_ERRORS) and not is_of_machine
-    return first_line(error) if is_rejection and not _user_line(error) else None
+    if is_rejection and not _user_line(error):
+        return first_line(error)
+    return None
 
 
 def _parse_build_error(error: InstantiationException, beginning: str) -> tuple[str, str]:
@@ -97,7 +105,9 @@ def _user_line(error: BaseException) -> str:
         return f"{error.filename}, line {error.lineno}: "
     frames = traceback.extract_tb(error.__traceback__)
     user_frames = [frame for frame in frames if not is_library(frame.filename)]
-    return f"{user_frames[-1].filename}, line {user_frames[-1].lineno}: " if user_frames else ""
+    if user_frames:
+        return f"{user_frames[-1].filename}, line {user_frames[-1].lineno}: "
+    return ""
 
 
 def unwrap_cause(error: BaseException) -> BaseException:

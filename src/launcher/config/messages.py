@@ -37,7 +37,8 @@ class ConfigIssue:
 
 def raise_issues(issues: Iterable[ConfigIssue]) -> None:
     """Raise one error with all issues, if there are any."""
-    if messages := list(map(str, issues)):
+    messages = list(map(str, issues))
+    if messages:
         raise ConfigError(*messages)
 
 

@@ -22,9 +22,9 @@ def resolve_at(config: Any, keys: Iterable[object]) -> object:
     """Return the resolved value under nested keys; a container is returned as written."""
     for key in keys:
         config = config[key]
-    return (
-        OmegaConf.to_container(config, resolve=False) if isinstance(config, Container) else config
-    )
+    if isinstance(config, Container):
+        return OmegaConf.to_container(config, resolve=False)
+    return config
 
 
 def settings_of(cls: type[T], node: Node) -> T:

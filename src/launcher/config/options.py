@@ -29,7 +29,9 @@ def config_path() -> str:
 def main_folder() -> Traversable:
     """The folder of `config_path`."""
     path = config_path()
-    return resources.files(path.removeprefix("pkg://")) if path.startswith("pkg://") else Path(path)
+    if path.startswith("pkg://"):
+        return resources.files(path.removeprefix("pkg://"))
+    return Path(path)
 
 
 @cache
@@ -56,7 +58,9 @@ def own_folder(place: Path = Path()) -> Path | None:
         {entry.name for entry in each.iterdir() if entry.is_dir()}
         for each in (main_folder(), folder)
     )
-    return folder if groups & own or project_file(folder) is not None else None
+    if groups & own or project_file(folder) is not None:
+        return folder
+    return None
 
 
 def project_file(folder: Path) -> Path | None:

@@ -20,6 +20,7 @@ from launcher.config.identity.run_id import DERIVED, digest, identity_text, iden
 from launcher.config.messages import ConfigIssue, raise_issues
 from launcher.config.omegaconf_nodes import settings_of, to_plain
 from launcher.config.schema.declared import declared
+from launcher.config.schema.run_length import with_steps
 from launcher.config.schema.validate import check_hydra, check_tree
 from launcher.config.secrets import config_to_store
 from launcher.config.settings import RunSettings, TrainerSettings
@@ -111,7 +112,9 @@ class RunConfig:
     @property
     def news(self) -> str:
         """The differences from the run that it continues, in a line, or ""."""
-        return "" if self.continued is None else describe_changes(self.plain["run"], self.continued)
+        if self.continued is None:
+            return ""
+        return describe_changes(self.plain["run"], self.continued)
 
     @property
     def continuation(self) -> str | None:
@@ -129,6 +132,10 @@ class RunConfig:
     def with_trees(self, change: Callable[[Tree], Node]) -> "RunConfig":
         """Return a copy whose trees are changed."""
         return replace(self, plain=dict(change(self.plain)), written=dict(change(self.written)))
+
+    def with_steps(self, steps: float) -> "RunConfig":
+        """Return a copy with another `trainer.max_steps`."""
+        return self.with_trees(partial(with_steps, steps=steps))
 
     def replace(self, values: Mapping[str, object]) -> "RunConfig":
         """Return a copy with other values, by dotted key."""
@@ -205,7 +212,8 @@ def _name(
             config.run.id = own
         text = identity_text(own, hashed)
         OmegaConf.update(config, "run.identity", text, force_add=True)
-        folder, is_own = Path(config.run.dir), config.run.id == own
+        folder = Path(config.run.dir)
+        is_own = config.run.id == own
     # A configuration that breaks a rule may have no name, and the rule says why.
     except UNNAMED:
         logger.debug("The run has no name", exc_info=True)

@@ -70,7 +70,7 @@ def config_to_store(written: Node, plain: Node) -> Tree:
             return None
         while isinstance(text, str) and (reference := REFERENCE.fullmatch(text)):
             text = get(written, reference[1])
-        if not isinstance(text, str) or not is_interpolation(text):
+        if not is_interpolation(text):
             return None
         if "oc.env" not in text and not is_secret(_name(path)):
             return None
@@ -79,17 +79,18 @@ def config_to_store(written: Node, plain: Node) -> Tree:
 
     def value_to_store(path: str, text: Any, value: Any) -> Any:
         if isinstance(value, Mapping):
-            inner = text if isinstance(text, Mapping) else {}
+            inner = dict(items(text))
             return {
                 key: value_to_store(join(path, key), inner.get(key), value[key]) for key in value
             }
         if isinstance(value, list):
             is_list = isinstance(text, list) and len(text) == len(value)
-            items = zip(text if is_list else [None] * len(value), value, strict=True)
-            return [value_to_store(join(path, index), *pair) for index, pair in enumerate(items)]
-        if (interpolation := expression_to_keep(path, text)) is not None:
+            pairs = zip(text if is_list else [None] * len(value), value, strict=True)
+            return [value_to_store(join(path, index), *pair) for index, pair in enumerate(pairs)]
+        interpolation = expression_to_keep(path, text)
+        if interpolation is not None:
             return interpolation
-        return escape(value) if isinstance(value, str) else value
+        return escape(value)
 
     tree: Tree = value_to_store("", written, plain)
     return tree
@@ -106,12 +107,16 @@ def _is_in(path: str, parts: Collection[str]) -> bool:
 
 def _inline(match: re.Match[str], plain: Node) -> str:
     value = get(plain, match[1])
-    return match[0] if value is None or isinstance(value, Mapping | list) else str(value)
+    if value is None or isinstance(value, Mapping | list):
+        return match[0]
+    return str(value)
 
 
-def escape(text: str) -> str:
-    """Escape a text, so that OmegaConf reads no interpolation in it."""
-    return OPENING.sub(r"\1\1\\${", text)
+def escape(value: object) -> Any:
+    """Escape a text, so that OmegaConf reads no interpolation in it; return any other value."""
+    if isinstance(value, str):
+        return OPENING.sub(r"\1\1\\${", value)
+    return value
 
 
 def secret_issues(written: Node, plain: Node, stored: Node) -> Iterator[ConfigIssue]:

@@ -73,7 +73,9 @@ class TrainerSettings:
     def recompute_every(self) -> int:
         """Recompute every n-th block in the backward pass; 0 recomputes none."""
         every = self.activation_checkpointing
-        return {"none": 0, "full": 1}[every] if isinstance(every, str) else every
+        if isinstance(every, str):
+            return {"none": 0, "full": 1}[every]
+        return every
 
 
 @dataclass(frozen=True)

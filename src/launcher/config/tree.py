@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any
+from typing import Any, TypeGuard
 
 Node = Mapping[str, Any]
 """A node of a configuration, or all of it."""
@@ -23,7 +23,7 @@ def join(path: str, key: object) -> str:
     return f"{path}.{key!s}" if path else str(key)
 
 
-def is_interpolation(value: object) -> bool:
+def is_interpolation(value: object) -> TypeGuard[str]:
     """Return whether a value of a tree must be resolved."""
     return isinstance(value, str) and "${" in value
 
@@ -75,11 +75,16 @@ def leaves(tree: Node) -> dict[str, object]:
     return {path: value for path, value in walk(tree) if not (isinstance(value, Mapping) and value)}
 
 
+def without(node: Node, *keys: str) -> Tree:
+    """Return a copy of a node without some keys."""
+    return {key: value for key, value in node.items() if key not in keys}
+
+
 def of_the_run(tree: Node) -> Tree:
     """Return a resolved configuration without the nodes that a run does not depend on."""
-    nodes = {str(key): value for key, value in tree.items() if key not in ("hydra", "hpo")}
+    nodes = without(tree, "hydra", "hpo")
     if isinstance(nodes.get("run"), Mapping):
-        nodes["run"] = {key: value for key, value in nodes["run"].items() if key != "identity"}
+        nodes["run"] = without(nodes["run"], "identity")
     return nodes
 
 
@@ -89,7 +94,9 @@ def with_text_keys(tree: object) -> Any:
 
 
 def _text_key(key: object) -> str:
-    return key if isinstance(key, str) else f"!!{type(key).__name__} {str(key).lower()}"
+    if isinstance(key, str):
+        return key
+    return f"!!{type(key).__name__} {str(key).lower()}"
 
 
 def with_typed_keys(tree: object) -> Any:
@@ -105,7 +112,9 @@ def _typed_key(key: str) -> object:
 def _map_keys(tree: object, change: Callable[[Any], object]) -> Any:
     if isinstance(tree, Mapping):
         return {change(key): _map_keys(value, change) for key, value in tree.items()}
-    return [_map_keys(value, change) for value in tree] if isinstance(tree, list) else tree
+    if isinstance(tree, list):
+        return [_map_keys(value, change) for value in tree]
+    return tree
 
 
 def flat(tree: Node, path: str = "") -> dict[str, object]:

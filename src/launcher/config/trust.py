@@ -69,7 +69,8 @@ def read_config(
 
 def check_code(tree: object, file: Path, trusting: str = "--trust") -> None:
     """Check that a configuration that is not signed names no code but Launcher's own."""
-    if (code := next(code_in(tree), None)) is not None:
+    code = next(code_in(tree), None)
+    if code is not None:
         reject(code, file, trusting)
 
 
@@ -78,7 +79,8 @@ def check_overrides(words: Iterable[str], config_dir: object, file: Path) -> Non
     if config_dir is not None:
         reject(f"--config-dir {config_dir}", file)
     for word in words:
-        if (code := _code_in_override(word)) is not None:
+        code = _code_in_override(word)
+        if code is not None:
             reject(code, file)
 
 
@@ -105,7 +107,11 @@ def code_in(tree: object) -> Iterator[str]:
         name = path.rpartition(".")[2]
         if name == TARGET:
             is_code = not isinstance(value, str) or value not in targets
-        elif path in keys or (path.startswith(SOURCES) and f"data.{name}" in keys):
+        elif (
+            path in keys
+            or name == "trust_remote_code"
+            or (path.startswith(SOURCES) and f"data.{name}" in keys)
+        ):
             is_code = bool(value)
         elif name == "weights_only":
             is_code = value is False
@@ -115,7 +121,6 @@ def code_in(tree: object) -> Iterator[str]:
             is_code = (
                 is_interpolation(value)
                 or (CODE_PATH.fullmatch(str(value)) is not None and is_within(path, installed))
-                or (name == "trust_remote_code" and bool(value))
                 or (KERNEL in path and "/" in str(value))
                 or (path.startswith("dispatch.") and "\n" in str(value))
             )

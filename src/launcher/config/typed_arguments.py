@@ -16,6 +16,7 @@ from launcher.config.messages import show
 from launcher.errors import ConfigError
 
 COLLECTIONS = (tuple, set, frozenset)
+"""Classes of a list's items that YAML does not have."""
 PLAIN = (str, bool, int, float, list, dict, NoneType)
 
 
@@ -64,17 +65,16 @@ def needs_conversion(annotation: object) -> bool:
 
 def convert(value: Any, annotation: Any, where: str) -> Any:
     """Return a plain value as its declared type; other values stay as they are."""
-    cls, arguments = get_origin(annotation) or annotation, get_args(annotation)
+    cls = get_origin(annotation) or annotation
+    arguments = get_args(annotation)
     if cls is Annotated:
         return convert(value, arguments[0], where)
     if cls in (Union, UnionType):
         return _convert_to_one(value, arguments, where)
     if not isinstance(cls, type):
         return value
-    if issubclass(cls, COLLECTIONS) and isinstance(value, list):
+    if issubclass(cls, (list, *COLLECTIONS)) and isinstance(value, list):
         return _convert_list(value, cls, arguments, where)
-    if cls is list and isinstance(value, list) and arguments:
-        return [convert(item, arguments[0], where) for item in value]
     if cls is dict and isinstance(value, dict) and arguments:
         return {key: convert(item, arguments[1], where) for key, item in value.items()}
     if issubclass(cls, PurePath) and isinstance(value, str):

@@ -175,7 +175,8 @@ class DataSource(LoaderSettings, ABC):
         """Yield a batch for each range [start, stop) of indices. Close it to end its workers."""
         from launcher.data.evaluation_loader import batches_of
 
-        collate, seeds = self.val_collate or self.collate, self.seed_samples
+        collate = self.val_collate or self.collate
+        seeds = self.seed_samples
         return batches_of(dataset, ranges, self.num_workers, device, collate, seeds)
 
     def _pass_over(

@@ -23,7 +23,9 @@ Pairs = Iterator[tuple[int | None, Any]]
 
 def counted(batches: Any) -> Any:
     """Return the batches with an attribute `batch_samples`, their own if they have one."""
-    return batches if hasattr(batches, "batch_samples") else CountedBatches(batches)
+    if hasattr(batches, "batch_samples"):
+        return batches
+    return CountedBatches(batches)
 
 
 class CountedBatches:

@@ -75,9 +75,11 @@ class Datasets(DataSource):
                 f"data.path={self.path}: should be {', '.join(BUILDERS)}, or the name of a dataset"
                 f" of the Hub, owner/name{hint(self.path, BUILDERS)}"
             )
-        hub_keys, file_keys = ("config", "revision", "val_split"), ("files", "val_files")
+        hub_keys = ("config", "revision", "val_split")
+        file_keys = ("files", "val_files")
         for key in hub_keys if is_builder else file_keys:
-            if (value := getattr(self, key)) is not None:
+            value = getattr(self, key)
+            if value is not None:
                 other = "is for a dataset of the Hub" if is_builder else "is for a builder"
                 raise ConfigError(f"data.{key}={show(value)}: {other}; leave it out.")
         if is_builder and self.files is None:
@@ -98,8 +100,10 @@ class Datasets(DataSource):
 
     def _rows(self, key: str, files: Patterns | None, split: str | None, is_training: bool) -> Any:
         builder = _builder(self.path, self.config, self.revision, key, files)
-        split = split if files is None else "train"
-        where = f"data.path={self.path}" if files is None else f"{key}={show(files)}"
+        where = f"data.path={self.path}"
+        if files is not None:
+            split = "train"
+            where = f"{key}={show(files)}"
         rows = _read(builder, split, self.streaming, where)
         take = dict if self.columns is None else partial(_tuple_of, self.columns)
         # A commit of the Hub, or of a builder the version of its code.
@@ -116,7 +120,8 @@ class Rows:
     """A map-style dataset of rows."""
 
     def __init__(self, rows: Any, take: Callable[[Any], Any], commit: str | None):
-        self.rows, self.take = rows, take
+        self.rows = rows
+        self.take = take
         self.fingerprint = f"{len(rows)} samples"
         if commit:
             self.fingerprint += f", {commit}"
@@ -132,7 +137,8 @@ class Stream:
     """A stream of rows, resumed by its own state where that has all that it has read."""
 
     def __init__(self, stream: Any, take: Callable[[Any], Any], commit: str | None, shuffles: bool):
-        self.stream, self.take = stream, take
+        self.stream = stream
+        self.take = take
         self.fingerprint = commit
         self.keeps_state = not shuffles or stores_its_buffer()
 
@@ -160,7 +166,8 @@ def stores_its_buffer() -> bool:
         rows = Dataset.from_dict({"n": list(range(32))}).to_iterable_dataset()
         return rows.shuffle(seed=0, buffer_size=8)
 
-    stopped, resumed = stream(), stream()
+    stopped = stream()
+    resumed = stream()
     taken = list(islice(iter(stopped), 11))
     verbosity = logging.get_verbosity()
     # The library warns of a buffer that it does not restore.

@@ -212,7 +212,8 @@ class CollateState:
         }
 
     def load_state_dict(self, state: State) -> None:
-        parts, generators = self._parts(), self._generators()
+        parts = self._parts()
+        generators = self._generators()
         for path in parts.keys() & state["parts"].keys():
             parts[path].load_state_dict(state["parts"][path])
         for path in generators.keys() & state["generators"].keys():
@@ -220,7 +221,8 @@ class CollateState:
         for name, number in {**self._initial, **state["numbers"]}.items():
             if getattr(self._owner, name, None) != number:
                 setattr(self._owner, name, number)
-        if missing := sorted(state["generators"].keys() - generators.keys()):
+        missing = sorted(state["generators"].keys() - generators.keys())
+        if missing:
             logger.warning(
                 "The collate function %s has no generator %s at the start, so the state of the"
                 " checkpoint is not used; make it in the constructor.",
@@ -277,7 +279,9 @@ def names_of_states(dataset: object, collate: Any) -> list[str]:
     parts = outermost(dataset, has_state).values()
     names = [f"the dataset ({type(part).__name__}.state_dict)" for part in parts]
     of_collate = CollateState(collate)
-    return [*names, f"collate_fn ({of_collate.name})"] if of_collate.draws else names
+    if of_collate.draws:
+        return [*names, f"collate_fn ({of_collate.name})"]
+    return names
 
 
 @contextmanager
@@ -295,7 +299,8 @@ class DataState:
     """The states of the datasets inside a map-style one, and of its collate function."""
 
     def __init__(self, parts: Mapping[str, Any], collate: CollateState):
-        self.parts, self.collate = dict(parts), collate
+        self.parts = dict(parts)
+        self.collate = collate
 
     def add_restored(self, restored: Restored) -> None:
         for part in self.parts.values():

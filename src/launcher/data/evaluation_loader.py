@@ -47,12 +47,14 @@ class EvaluationLoader:
         seed_samples: bool = False,
         max_samples: int | None = None,
     ):
-        self.dataset, self.collate = dataset, collate_fn or default_collate
+        self.dataset = dataset
+        self.collate = collate_fn or default_collate
         self.batch_size = batch_size
         self.rank = rank
         self.world_size = world_size
         self.num_workers, self.device = num_workers, torch.device(device or CPU)
-        self.seed_samples, self.max_samples = seed_samples, max_samples
+        self.seed_samples = seed_samples
+        self.max_samples = max_samples
         self.batch_samples = 0
         self._owner = state_owner(dataset, self.collate)
         self._at_start = None if self._owner is None else deepcopy(self._owner.state_dict())

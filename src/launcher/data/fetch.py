@@ -40,7 +40,8 @@ class Fetch:
     """
 
     def __init__(self, dataset: Any, collate: Collate):
-        self.dataset, self.collate = dataset, collate
+        self.dataset = dataset
+        self.collate = collate
         self.get_batch = getattr(dataset, "get_batch", None)
         self.get_items = getattr(dataset, "__getitems__", None)
         self.epoch: int | None = None

@@ -38,7 +38,8 @@ def check_files(source: Any) -> None:
     A model may be on another machine than its training data.
     """
     for name in ["predict"] if source.predict is not None else ["files", "val_files"]:
-        if (patterns := getattr(source, name, None)) is not None:
+        patterns = getattr(source, name, None)
+        if patterns is not None:
             find_files(f"data.{name}", patterns)
 
 

@@ -69,7 +69,9 @@ class StreamGenerators:
 
     def peek(self, function: Callable[[], T]) -> T:
         """Call a function as `run` does, without advancing the stream's own generators."""
-        return call_isolated(lambda: self._begin(function)) if self.is_seeded else function()
+        if self.is_seeded:
+            return call_isolated(lambda: self._begin(function))
+        return function()
 
     def state(self) -> Any:
         return None if self._saved is None else host_tree(self._saved)
@@ -177,9 +179,9 @@ class Share:
 
     def end_of_round(self, number: int) -> int | None:
         """Return the next round's first micro-batch, or None if a round is not at its end."""
-        return (
-            number - self.local[-1] + self.count if number % self.count == self.local[-1] else None
-        )
+        if number % self.count == self.local[-1]:
+            return number - self.local[-1] + self.count
+        return None
 
 
 @dataclass
@@ -205,11 +207,13 @@ class TrainingStream:
             read = self.share.number(0)
             samples = StreamSamples(self.dataset, self.seed, self.position + read * self.size)
         else:
-            read, state = 0, pickle.loads(self.state)
+            read = 0
+            state = pickle.loads(self.state)
             generators.load_state(state["random"])
             samples = generators.peek(lambda: StreamSamples(self.dataset, self.seed, state=state))
         for number in self.share.numbers():
-            skip, read = (number - read) * self.size, number + 1
+            skip = (number - read) * self.size
+            read = number + 1
             drawn = generators.run(lambda: list(islice(samples, skip, skip + self.size)))  # noqa: B023 - called at once
             first = self.position + number * self.size
             # A rank collates only its own samples, so this must not advance the generators.
@@ -218,8 +222,10 @@ class TrainingStream:
                 yield batch
                 continue
             state_there = None
-            if (end := self.share.end_of_round(number)) is not None:
-                rest, read = (end - read) * self.size, end
+            end = self.share.end_of_round(number)
+            if end is not None:
+                rest = (end - read) * self.size
+                read = end
                 generators.run(lambda: next(islice(samples, rest, rest), None))  # noqa: B023
                 state = samples.state() | {"random": generators.state()}
                 state_there = pickle_state(self.dataset, state)
@@ -244,7 +250,8 @@ class EvaluationStream:
 
     def __iter__(self) -> Iterator[tuple[int, object]]:
         generators = StreamGenerators(self.is_seeded)
-        samples, size = self._samples(), self.batch_size
+        samples = self._samples()
+        size = self.batch_size
         while of_all := generators.run(lambda: list(islice(samples, size * self.world_size))):
             if own := of_all[self.rank * size : (self.rank + 1) * size]:
                 yield len(own), generators.peek(lambda: self._collate(own))

@@ -91,7 +91,8 @@ class ResumableLoader:
         self.seed = seed
         self.seed_samples = seed_samples
         self.share = Share([rank], world_size) if lanes is None else Share(lanes.local, lanes.count)
-        self.micro_batch_size, self.samples = micro_batch_size, samples
+        self.micro_batch_size = micro_batch_size
+        self.samples = samples
         self.rank = rank
         self.world_size = world_size
         self.num_workers = num_workers
@@ -202,7 +203,8 @@ class ResumableLoader:
             source = WatchedFetch(fetch) if self.num_workers else fetch
             return load(source, requests, self.num_workers, self.device)
         assert self._owner is not None
-        if (saved := self._state_here()) is not None:
+        saved = self._state_here()
+        if saved is not None:
             # A dataset may restart at `set_epoch`.
             fetch.set_epoch(int(self.order.epochs(max(0, self.samples - 1), 1)[0]))
             self._owner.load_state_dict(pickle.loads(saved))
@@ -253,7 +255,8 @@ class ResumableLoader:
     def state_dict(self) -> State:
         """Return `samples`, the dataset's `fingerprint`, and what the order or stream needs."""
         state: State = {"samples": self.samples, "dataset": fingerprint(self.dataset)}
-        if (stream := self._state_here()) is not None:
+        stream = self._state_here()
+        if stream is not None:
             state["stream"] = pickle.loads(stream)
         if isinstance(self.order, MixtureOrder):
             state["weights"] = self.order.state(self.samples)

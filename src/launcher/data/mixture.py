@@ -97,7 +97,8 @@ class MixtureData(DataSource):
                 raise ConfigError(f"{key}: should be like {{at: 10000, weights: {{web: 1}}}}.")
             if type(stage["at"]) is not int or stage["at"] < 0:
                 raise ConfigError(f"{key}.at={stage['at']}: should be a whole number, 0 or more.")
-            if unknown := [name for name in stage["weights"] if name not in self.sources]:
+            unknown = [name for name in stage["weights"] if name not in self.sources]
+            if unknown:
                 names = ", ".join(self.sources)
                 raise ConfigError(f"{key}.weights.{unknown[0]}: the sources are {names}.")
             weights = check_weights({**schedule[-1][1], **stage["weights"]}, f"{key}.weights")
@@ -115,7 +116,9 @@ class MixtureData(DataSource):
     def val_dataset(self) -> Mixture | None:
         datasets = {name: self.named_val_dataset(name) for name in self.val_names}
         present = {name: dataset for name, dataset in datasets.items() if dataset is not None}
-        return Mixture(present, [(0, dict.fromkeys(present, 1.0))], "repeat") if present else None
+        if present:
+            return Mixture(present, [(0, dict.fromkeys(present, 1.0))], "repeat")
+        return None
 
     def named_val_dataset(self, name: str) -> object:
         return self._part(name, "val_dataset")
@@ -131,7 +134,9 @@ class MixtureData(DataSource):
                 arguments = {"batch_size": self.batch_size, **arguments}
             self._built[name] = make(arguments, f"data.sources.{name}")
         part = self._built[name]
-        return getattr(part, method)() if isinstance(part, DataSource) else part
+        if isinstance(part, DataSource):
+            return getattr(part, method)()
+        return part
 
 
 def is_data_source(node: Node) -> bool:

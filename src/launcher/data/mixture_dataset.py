@@ -54,7 +54,8 @@ class Mixture:
     def __getitem__(self, index: int) -> object:
         source = int(self.source_of(np.array([index]))[0])
         name = list(self.sizes)[source]
-        dataset, epoch = self.datasets[name], self._epoch
+        dataset = self.datasets[name]
+        epoch = self._epoch
         if epoch is not None and epoch != self._epochs.get(name) and self._owners[name]:
             self._set_epoch_of(name, epoch)
         first = int(self._ends[source - 1]) if source else 0

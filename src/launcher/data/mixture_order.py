@@ -55,7 +55,8 @@ class MixtureOrder(Order):
     ):
         self.names, self.sizes = list(sizes), np.array(list(sizes.values()), dtype=np.int64)
         self.size = int(self.sizes.sum())
-        self.policy, self.seed = policy, seed
+        self.policy = policy
+        self.seed = seed
         self.schedule = [(int(at), dict(weights)) for at, weights in schedule]
         self._configured = self.schedule
         self.offsets = np.concatenate([[0], np.cumsum(self.sizes)[:-1]])
@@ -73,7 +74,8 @@ class MixtureOrder(Order):
 
     def locate(self, start: int, count: int) -> tuple[np.ndarray, np.ndarray]:
         """Return the source of each position, and the source's samples before it: int64 [count]."""
-        sources, numbers = np.empty(count, dtype=np.int64), np.empty(count, dtype=np.int64)
+        sources = np.empty(count, dtype=np.int64)
+        numbers = np.empty(count, dtype=np.int64)
         done = 0
         while done < count:
             position = start + done
@@ -83,7 +85,8 @@ class MixtureOrder(Order):
             stop = min(count - done, BLOCK - offset)
             if segment.end is not None:
                 stop = min(stop, segment.end - position)
-            part, into = slice(offset, offset + stop), slice(done, done + stop)
+            part = slice(offset, offset + stop)
+            into = slice(done, done + stop)
             sources[into] = labels[part]
             numbers[into] = (segment.counts + block * segment.shares)[labels[part]] + ranks[part]
             done += stop

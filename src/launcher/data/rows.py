@@ -30,7 +30,8 @@ class PackedDataset(BatchDataset):
     """False for new documents whose class is not known."""
 
     def __init__(self, store: TokenStore, seq_len: int, pack: bool):
-        self.store, self.seq_len = store, seq_len
+        self.store = store
+        self.seq_len = seq_len
         self.pack = pack and store.labels is None
         self.starts, self.stops = self._ranges()
         self.size = len(self.starts)
@@ -43,7 +44,7 @@ class PackedDataset(BatchDataset):
 
     def _ranges(self) -> tuple[np.ndarray, np.ndarray]:
         ends = self.store.ends
-        starts = np.concatenate([np.zeros(1, dtype=np.int64), ends[:-1]]) if len(ends) else ends
+        starts = np.concatenate([np.zeros(1, dtype=np.int64), ends])[:-1]
         if not self.pack:
             return starts, np.minimum(ends, starts + self.seq_len)
         if self.store.targets is None:
@@ -66,7 +67,8 @@ class PackedDataset(BatchDataset):
         store = self.store
         width = self.seq_len if self.pack else max(1, *(stop - start for start, stop in rows))
         ids = np.full((len(rows), width), store.meta["pad"], dtype=np.int64)
-        labels, positions = np.full_like(ids, IGNORED), np.zeros_like(ids)
+        labels = np.full_like(ids, IGNORED)
+        positions = np.zeros_like(ids)
         for row, (start, stop) in enumerate(rows):
             count = stop - start
             tokens = store.tokens[start:stop]

@@ -65,4 +65,6 @@ def _describe(sample: Any) -> str:
     if isinstance(sample, list | tuple):
         return f"({', '.join(map(_describe, sample))})"
     name = type(sample).__name__
-    return f"{name} {list(sample.shape)}" if hasattr(sample, "shape") else name
+    if hasattr(sample, "shape"):
+        return f"{name} {list(sample.shape)}"
+    return name

@@ -80,7 +80,8 @@ class TableData(DataSource):
         if not rows:
             raise ConfigError(f"{key}: the files have no rows.")
         table = np.array(rows, dtype=np.float64)
-        inputs, targets = table[:, :-1].astype(np.float32), table[:, -1]
+        inputs = table[:, :-1].astype(np.float32)
+        targets = table[:, -1]
         has_targets = not np.isnan(targets).any()
         if self.num_classes is None:
             return TableDataset(inputs, targets[:, None].astype(np.float32), has_targets)

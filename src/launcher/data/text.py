@@ -50,7 +50,9 @@ class TextData(DataSource):
         return self._windows(self._parts[0], None).check("data.files")
 
     def val_dataset(self) -> TokenWindows | None:
-        return self._windows(self._parts[1], self.val_samples) if self.val_fraction else None
+        if self.val_fraction:
+            return self._windows(self._parts[1], self.val_samples)
+        return None
 
     def predict_dataset(self) -> TokenWindows | None:
         if self.predict is None:
@@ -72,7 +74,8 @@ class TextData(DataSource):
         if len(train) < sample or (self.val_fraction and len(held_out) < sample):
             whole = _read(files)
             cut = max(int(len(whole) * self.val_fraction), sample) if self.val_fraction else 0
-            train, held_out = whole[: len(whole) - cut], whole[len(whole) - cut :]
+            train = whole[: len(whole) - cut]
+            held_out = whole[len(whole) - cut :]
         return train, held_out
 
 

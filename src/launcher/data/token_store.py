@@ -73,7 +73,8 @@ class _Part:
 
     def __init__(self, folder: Path, dtype: type[np.unsignedinteger[Any]], stack: ExitStack):
         folder.mkdir()
-        self.folder, self.stack = folder, stack
+        self.folder = folder
+        self.stack = stack
         self.ends, self.labels = list[int](), list[int]()
         self.tokens = stack.enter_context(TokenWriter(folder / "tokens.npy", dtype))
         self.targets: TokenWriter | None = None

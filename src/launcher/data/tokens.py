@@ -46,10 +46,14 @@ class TokenData(DataSource):
         return self._windows("files", self.files)
 
     def val_dataset(self) -> TokenWindows | None:
-        return None if self.val_files is None else self._windows("val_files", self.val_files)
+        if self.val_files is None:
+            return None
+        return self._windows("val_files", self.val_files)
 
     def predict_dataset(self) -> TokenWindows | None:
-        return None if self.predict is None else self._windows("predict", self.predict)
+        if self.predict is None:
+            return None
+        return self._windows("predict", self.predict)
 
     def _windows(self, name: str, patterns: Patterns) -> TokenWindows:
         files = find_files(f"data.{name}", patterns)

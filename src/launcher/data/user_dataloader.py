@@ -91,7 +91,8 @@ class PlainLoader:
         # A dataset may have another length in each epoch, or restart: `set_epoch` has been called.
         self._check_samples()
         self.consumed = self._order.position or 0
-        state, self._dataset_state = self._dataset_state, None
+        state = self._dataset_state
+        self._dataset_state = None
         if state is not None and self._owner is not None:
             self._owner.load_state_dict(pickle.loads(state))
         return self._count(begin_pass(self._epochs))
@@ -177,7 +178,8 @@ class PlainLoader:
             self.logger.info(WORKERS_DRAW_ANEW)
 
     def _check_samples(self) -> None:
-        before, now = (self._order.state or {}).get("samples"), length(self.dataset)
+        before = (self._order.state or {}).get("samples")
+        now = length(self.dataset)
         if self._order.position is not None and before != now:
             self._order.position = None
             self._dataset_state = None
@@ -207,16 +209,19 @@ class ResumableSampler:
         report_change: Callable[[str, object, object], None] = lambda *_: None,
     ):
         self.inner = inner_order(loader)
-        self.loader, self._report_change = loader, report_change
+        self.loader = loader
+        self._report_change = report_change
         self.state: State | None = None
         self.position: int | None = None
         self._initial = own_numbers(loader)
 
     def begin_at(self, state: State, position: int) -> None:
-        self.state, self.position = state, position
+        self.state = state
+        self.position = position
 
     def __iter__(self) -> Iterator[object]:
-        position, self.position = self.position, None
+        position = self.position
+        self.position = None
         rest = None
         if position is not None:
             # The resumed generators have already advanced past these draws.
@@ -257,7 +262,8 @@ class ResumableSampler:
             restore_own(self.loader, {**state, "samplers": {}})
             rest = iter(self.inner)
             first = list(islice(rest, 1))
-        before, now = state.get("batches"), length(self.inner)
+        before = state.get("batches")
+        now = length(self.inner)
         if before != now:
             restore_own(self.loader, state)
             self._report_change("batches", before, now)
@@ -303,7 +309,9 @@ def iterates_as_torch(loader: DataLoader[object]) -> bool:
 
 def inner_order(loader: DataLoader[object]) -> Any:
     """Return what yields a loader's lists of indices, or its indices if it makes no batches."""
-    return loader.sampler if loader.batch_sampler is None else loader.batch_sampler
+    if loader.batch_sampler is None:
+        return loader.sampler
+    return loader.batch_sampler
 
 
 def why_not_exact(loader: object) -> str | None:
@@ -375,7 +383,8 @@ def has_hidden_state(loader: DataLoader[object]) -> bool:
 
 
 def _differs_after_resume(loader: DataLoader[object]) -> bool:
-    straight, resumed = _copy_order(loader), _copy_order(loader)
+    straight = _copy_order(loader)
+    resumed = _copy_order(loader)
     list(islice(straight, COMPARED_ITEMS))
     expected = list(islice(straight, COMPARED_ITEMS))
     assert straight.state is not None
@@ -407,7 +416,8 @@ def own_state(loader: object) -> State:
 
 def restore_own(loader: object, state: State) -> None:
     """Restore what `own_state` has returned, where the loader still has it."""
-    owners, generators = samplers(loader), own_generators(loader)
+    owners = samplers(loader)
+    generators = own_generators(loader)
     for path, number in state["numbers"].items():
         prefix, _, name = path.rpartition(".")
         if f"{prefix}." in owners:
@@ -421,7 +431,8 @@ def restore_own(loader: object, state: State) -> None:
 @contextmanager
 def keep_loader_state(loader: object) -> Iterator[None]:
     """Restore the state of a loader, its samplers and its dataset at the end of the context."""
-    dataset, state = getattr(loader, "dataset", None), own_state(loader)
+    dataset = getattr(loader, "dataset", None)
+    state = own_state(loader)
     owner = None
     if not is_stream(dataset):
         owner = state_owner(dataset, getattr(loader, "collate_fn", None))

@@ -52,8 +52,10 @@ def _number_of(env: Mapping[str, str], name: str, default: str | None = None) ->
 
 
 def _translate(env: MutableMapping[str, str]) -> None:
-    local, rank = _number_of(env, "SLURM_LOCALID"), _number_of(env, "SLURM_PROCID")
-    if devices := visible_devices(env):
+    local = _number_of(env, "SLURM_LOCALID")
+    rank = _number_of(env, "SLURM_PROCID")
+    devices = visible_devices(env)
+    if devices:
         # A task bound to its own GPU sees only this GPU.
         local %= len(devices)
     env[RANK], env[WORLD_SIZE] = str(rank), env["SLURM_STEP_NUM_TASKS"]
@@ -65,7 +67,8 @@ def _translate(env: MutableMapping[str, str]) -> None:
     names = ("SLURM_SRUN_COMM_PORT", "SLURM_JOB_ID", "SLURM_STEP_ID")
     job = " ".join(env.get(name, "") for name in names)
     if "MASTER_PORT" not in env:
-        env["MASTER_PORT"], env[MEETING] = str(port_of(job)), job
+        env["MASTER_PORT"] = str(port_of(job))
+        env[MEETING] = job
 
 
 def first_node(nodes: str) -> str:

@@ -39,8 +39,8 @@ def prepare(overrides: list[str]) -> Path | None:
         config = words.run()
     if config.continued is not None:
         print(config.continuation, file=sys.stderr, flush=True)
-    folder = folder_of(config.stored)
-    taken = why_skipped(config.stored, folder, {})
+    folder = folder_of(config)
+    taken = why_skipped(config, folder, {})
     if taken == "running":
         raise ConfigError(
             f"run.dir='{folder.path}': is running; wait for it or stop it, or use run.tag=again."

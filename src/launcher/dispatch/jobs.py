@@ -55,7 +55,7 @@ class Job:
     @cached_property
     def folder(self) -> RunFolder:
         """The folder of its record: of its run, or its own if it does not train."""
-        return folder_of(self.config.stored)
+        return folder_of(self.config)
 
     @property
     def outputs(self) -> Path:

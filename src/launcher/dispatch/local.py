@@ -102,7 +102,9 @@ class LocalDispatch:
             return 1
         if declared(model, "owns_optimizers"):
             return 1
-        return max(1, count_gpus()) if config.device in ("auto", "cuda") else 1
+        if config.device in ("auto", "cuda"):
+            return max(1, count_gpus())
+        return 1
 
 
 def spawn(config: RunConfig, count: int) -> object:
@@ -141,7 +143,8 @@ def _fail(run: RunFolder, cause: Rank, ranks: list[Rank], folder: Path) -> None:
         raise ConfigError(*cause.report["messages"])
     code = cause.process.returncode or 0
     if cause.report:
-        text, reason = cause.report["text"], cause.report["text"].strip().splitlines()[-1]
+        text = cause.report["text"]
+        reason = cause.report["text"].strip().splitlines()[-1]
     else:
         lines = last_lines(folder / f"rank-{cause.number}.out", LAST_LINES)
         reason = (
@@ -162,11 +165,6 @@ def _close_record(folder: RunFolder, pid: int, reason: str) -> None:
     if not folder.record_path.exists():
         return
     record = RunRecord(folder)
-    attempt = record.attempt
-    if (
-        attempt is not None
-        and attempt.get("outcome") is None
-        and attempt["pid"] == pid
-        and not is_held(folder)
-    ):
+    is_open = record.attempt.get("outcome") is None
+    if is_open and record.attempt.get("pid") == pid and not is_held(folder):
         record.end_attempt("failed", end_step=record.step, exit_code=1, reason=reason[:500])

@@ -136,15 +136,16 @@ class Children:
             files: descriptors that it inherits, by the variable with their number.
         """
         files, requested = files or {}, time.time()
-        if imports is not None and not self._is_asked:
-            self._is_asked = True
-            self._open(imports, env)
-        if imports is not None and self._channel is not None:
-            try:
-                request = [*arguments], dict(env), [*files], requested
-                return _fork(self._channel, request, [*files.values()], log)
-            except OSError as error:
-                self._say(str(error))
+        if imports is not None:
+            if not self._is_asked:
+                self._is_asked = True
+                self._open(imports, env)
+            if self._channel is not None:
+                try:
+                    request = [*arguments], dict(env), [*files], requested
+                    return _fork(self._channel, request, [*files.values()], log)
+                except OSError as error:
+                    self._say(str(error))
         numbers = {name: str(number) for name, number in files.items()}
         command = [*self.command, *arguments]
         return start_child(command, log, {**env, **numbers}, pass_fds=list(files.values()))

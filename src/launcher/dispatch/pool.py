@@ -28,7 +28,8 @@ class Pool:
     """
 
     def __init__(self, folder: Path, slots: int, noun: str = "job"):
-        self.folder, self.noun = folder, noun
+        self.folder = folder
+        self.noun = noun
         self.gpus = devices(os.environ, count_gpus()) if slots > 1 else []
         self.slots: list[int | None] = [None] * slots
         self.children = Children(ENTRY)
@@ -109,4 +110,6 @@ def gpu_share(gpus: Sequence[str], slot: int, slots: int) -> list[str]:
     if not gpus:
         return []
     count = len(gpus) // slots
-    return list(gpus[slot * count : (slot + 1) * count]) if count else [gpus[slot % len(gpus)]]
+    if count:
+        return list(gpus[slot * count : (slot + 1) * count])
+    return [gpus[slot % len(gpus)]]

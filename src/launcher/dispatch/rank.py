@@ -67,7 +67,8 @@ def work(folder: Path) -> tuple[dict[str, object], int]:
         code = int(stop.code or 0)
         return {"kind": "stopped", "signum": stop.signum, "code": code}, code
     except BaseException as error:
-        if messages := explain(error):
+        messages = explain(error)
+        if messages:
             return {"kind": "rejected", "messages": messages}, 2
         text = f"{error}\n" if isinstance(error, TrainingError) else user_traceback(error)
         return {"kind": "failed", "text": text}, 1

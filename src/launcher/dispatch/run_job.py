@@ -49,13 +49,14 @@ def dispatch_run(run: RunConfig) -> object:
     with _existing(run.folder.path):
         if getattr(dispatch, "submits", False):
             return work()
-        return run_guarded(work, folder_of(run.stored), Budget.of(run.plain["dispatch"]))
+        return run_guarded(work, folder_of(run), Budget.of(run.plain["dispatch"]))
 
 
 def check_checkpoints_link(run: RunConfig) -> None:
     """Check that `checkpoints`, if it leads elsewhere, leads to a place of `hooks.*.path`."""
     is_foreign, link = run.folder.has_foreign_checkpoints, run.folder.checkpoints
-    if is_foreign(flat(run.plain)) and is_foreign(RunOnDisk.read(run.folder).settings):
+    named = {"run.dir": run.run.dir, **flat({"hooks": run.plain.get("hooks") or {}})}
+    if is_foreign(named) and is_foreign(RunOnDisk.read(run.folder).settings):
         raise ConfigError(
             f"hooks.checkpointing.path: {link} is a link to {os.path.realpath(link)}, which neither"
             " the command nor the run names; set the key to the folder of the checkpoints of all"

@@ -58,7 +58,9 @@ class Rank:
     def killed_by(self) -> int:
         """Return the signal that killed it, or 0; NCCL raises SIGABRT when another rank dies."""
         code = self.process.returncode or 0
-        return -code if code < 0 and -code != signal.SIGABRT and not self.report else 0
+        if code < 0 and -code != signal.SIGABRT and not self.report:
+            return -code
+        return 0
 
 
 class Spawner:
@@ -209,4 +211,6 @@ def _read(path: Path) -> dict[str, object]:
 
 
 def count_cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1

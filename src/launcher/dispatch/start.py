@@ -45,7 +45,8 @@ def _value(run: RunConfig, metrics: object) -> object:
     """Return the objective's value for a sweeper that needs it, else all metrics."""
     is_sweep = run.hydra is not None and run.hydra["mode"] == "MULTIRUN"
     sweeper = run.choices["hydra/sweeper"] if is_sweep else None
-    if (objective := objective_of(run.plain, sweeper)) is not None:
+    objective = objective_of(run.plain, sweeper)
+    if objective is not None:
         return job_value(run.plain, objective)
     if metrics is not None:
         return metrics

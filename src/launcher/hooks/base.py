@@ -36,7 +36,8 @@ class BaseHook:
     def __init_subclass__(cls, **options: Any) -> None:
         """Let constructors reject numbers outside the bounds of their annotations."""
         super().__init_subclass__(**options)
-        if (construct := vars(cls).get("__init__")) is not None:
+        construct = vars(cls).get("__init__")
+        if construct is not None:
             cls.__init__ = _with_checked_bounds(construct, cls.__name__)  # type: ignore[method-assign]
 
     def __setattr__(self, name: str, value: object) -> None:

@@ -40,7 +40,8 @@ class Best:
         self.step = 0
         self.latest: float | None = None
         self._was_logged = False
-        self._num_logs, self._num_checked = 0, 1
+        self._num_logs = 0
+        self._num_checked = 1
 
     def observe(self, records: Mapping[str, object]) -> bool:
         """Look for the metric in logged records; return whether it is among them.
@@ -48,7 +49,8 @@ class Best:
         The result is the same on all ranks, which must all call it for the same groups (`val`,
         `train`).
         """
-        group, groups = self.metric.partition("/")[0], {name.partition("/")[0] for name in records}
+        group = self.metric.partition("/")[0]
+        groups = {name.partition("/")[0] for name in records}
         if groups & {group, "val"}:
             self._num_logs += 1
         if group not in groups:
@@ -62,12 +64,14 @@ class Best:
         """Keep the observed value if it is the best so far; return whether it is."""
         if self.latest is None or not is_better(self.latest, self.value, self.mode, self.min_delta):
             return False
-        self.value, self.step = self.latest, step
+        self.value = self.latest
+        self.step = step
         return True
 
     def replay(self, lines: Iterable[Mapping[str, Any]]) -> Iterator[tuple[int, bool]]:
         """Start again; yield each step with the metric, and whether its value is the best."""
-        self.value, self.step = None, 0
+        self.value = None
+        self.step = 0
         for line in lines:
             if self.metric in line:
                 # "nan" and "inf" are texts.
@@ -86,7 +90,8 @@ class Best:
         # An earlier attempt has logged it.
         if self.metric in names:
             return
-        if choices := meant_metrics(self.metric, names):
+        choices = meant_metrics(self.metric, names)
+        if choices:
             raise ConfigError(
                 f"{self._key}={self.metric}: is not logged; choose one of {', '.join(choices)}."
             )
@@ -122,7 +127,8 @@ class Best:
     def load(self, saved: dict[str, Any]) -> None:
         """Restore the best value, unless it belongs to another metric or mode."""
         if (saved["metric"], saved["mode"]) == (self.metric, self.mode):
-            self.value, self.step = saved["value"], saved["step"]
+            self.value = saved["value"]
+            self.step = saved["step"]
 
 
 def _list_logged(trainer: Any) -> list[str]:

@@ -111,7 +111,8 @@ class CheckpointingHook(BaseHook):
             raise ConfigError(f"hooks.checkpointing.path={path}: is a URL; use a folder.")
         self.interval = Interval(interval, "hooks.checkpointing.interval")
         self.retention = Retention(keep_previous, keep_interval, tuple(keep_steps or ()))
-        self.path, self.load = path, load
+        self.path = path
+        self.load = load
         self.exit_signals, self.exit_code = signal_list(exit_signals), exit_code
         self.exit_delay = exit_delay
         self.asynchronous, self.write_timeout = asynchronous, write_timeout
@@ -155,13 +156,12 @@ class CheckpointingHook(BaseHook):
     def _store(self, trainer: TrainerView) -> CheckpointStore:
         workspace = trainer.workspace or Path()
         root = place_of(trainer.workspace, self.path)
+        if trainer.workspace is None:
+            return CheckpointStore(root, trainer.logger, None, [])
         is_outside = not root.is_relative_to(workspace)
         has_names = is_outside or "config.yaml" in trainer.context.texts
-        names = (
-            RunOnDisk.read(workspace).names if trainer.workspace is not None and has_names else []
-        )
-        link = None if trainer.workspace is None else RunFolder(workspace).checkpoints
-        return CheckpointStore(root, trainer.logger, link, names)
+        names = RunOnDisk.read(workspace).names if has_names else []
+        return CheckpointStore(root, trainer.logger, RunFolder(workspace).checkpoints, names)
 
     def on_restore(self, trainer: TrainerView) -> None:
         if trainer.strategy.has_plain_tensors:
@@ -191,19 +191,22 @@ class CheckpointingHook(BaseHook):
         self.resuming.abandon_later(trainer)
         self.resuming.take_over(trainer)
         if trainer.strategy.ranks.is_main and trainer.workspace is not None:
-            run, parent = RunFolder(trainer.workspace), trainer.resumed_from
+            run = RunFolder(trainer.workspace)
+            parent = trainer.resumed_from
             self.store.chain = ChainWriter(run, self.store.root, self.store.check_lock)
             self.store.chain.begin(trainer.step, parent if self.resuming.choice.is_fork else None)
 
     # ----------------------------------------------------------------------------------------- when
     def on_log(self, trainer: TrainerView, records: Records, dry_run: bool = False) -> None:
-        best, step = self.best, trainer.step
+        best = self.best
+        step = trainer.step
         # A resume has repeated an evaluation that a signal had ended.
         self._is_stale |= step == self.saved_at and not dry_run
         if best is None or dry_run or not best.observe(records):
             return
         self._observed_at = step
-        value, at = best.value, best.step
+        value = best.value
+        at = best.step
         if step == 0 or trainer.update_was_skipped() or not best.update(step):
             return
         # A signal may have interrupted the evaluation of a step that is saved.
@@ -222,7 +225,8 @@ class CheckpointingHook(BaseHook):
             self.store.mark_best(trainer.step)
 
     def on_step_boundary(self, trainer: TrainerView) -> None:
-        signum, step = trainer.stop_signal, trainer.step
+        signum = trainer.stop_signal
+        step = trainer.step
         ends = bool(signum) or trainer.is_paused or trainer.state.is_at_end()
         if ends:
             # A failed save of this step is tried again below.
@@ -262,7 +266,8 @@ class CheckpointingHook(BaseHook):
     # ----------------------------------------------------------------------------------------- save
     def _save_unless_broken(self, trainer: TrainerView, wait: bool) -> None:
         """Save, unless a broken state would replace the last good checkpoint."""
-        was_postponed, self._is_postponed = self._is_postponed, trainer.update_was_skipped()
+        was_postponed = self._is_postponed
+        self._is_postponed = trainer.update_was_skipped()
         if not self._is_postponed:
             with trainer.context.times.measure("saving"):
                 self._save(trainer, wait)
@@ -296,7 +301,8 @@ class CheckpointingHook(BaseHook):
                 ) from error
             return
         seconds = time.perf_counter() - started
-        self.saved_at, self._is_stale = trainer.step, False
+        self.saved_at = trainer.step
+        self._is_stale = False
         if not self.saver.in_flight:
             self._note_saved(trainer)
         done = "copied, being written" if self.saver.in_flight else "saved"
@@ -304,7 +310,8 @@ class CheckpointingHook(BaseHook):
 
     def _warn_of_lost_tensors(self, trainer: TrainerView) -> None:
         """Name at the first save the tensors that a resume would reject."""
-        built, self._built = self._built, {}
+        built = self._built
+        self._built = {}
         if built and (lost := find_lost_tensors(trainer.model, built)):
             trainer.logger.warning(
                 "This checkpoint cannot be resumed: %s appeared or changed its shape in training,"
@@ -327,7 +334,8 @@ class CheckpointingHook(BaseHook):
                 trainer.logger.warning(message(list(lost.values())))
 
     def _payload(self, trainer: TrainerView) -> Payload:
-        strategy, workspace = trainer.strategy, trainer.workspace
+        strategy = trainer.strategy
+        workspace = trainer.workspace
         training_state = trainer.training_state()
         hooks = hook_states(trainer, training_state)
         snapshot = strategy.snapshot()
@@ -388,8 +396,10 @@ class CheckpointingHook(BaseHook):
             self._note_saved(trainer)
 
     def _note_saved(self, trainer: TrainerView) -> None:
-        self._best_saved, self._best_in_flight = self._best_in_flight or self._best_saved, None
-        if new := self._unstored.add(self.saver.unstored):
+        self._best_saved = self._best_in_flight or self._best_saved
+        self._best_in_flight = None
+        new = self._unstored.add(self.saver.unstored)
+        if new:
             self._report_unstored(trainer, new)
         trainer.fire("on_checkpoint_saved", self.store.root / step_name(self.saved_at))
 
@@ -435,6 +445,7 @@ def signal_list(signums: Any) -> list[signal.Signals]:
         return []
     values: list[Any] = [signums] if isinstance(signums, (str, int)) else list(signums)
     for value in values:
-        if issue := signal_issue("hooks.checkpointing.exit_signals", value):
+        issue = signal_issue("hooks.checkpointing.exit_signals", value)
+        if issue:
             raise ConfigError(str(issue))
     return [parsed for parsed in map(parse_signal, values) if parsed is not None]

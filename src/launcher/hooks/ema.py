@@ -23,7 +23,8 @@ def before_an_average(one: Node, other: Node, pair: Pair) -> int:
     """Return the first steps in which both averages are the initial weights, or a copy."""
     first = []
     for node in (one, other):
-        start, interval = node.get("start"), int(node.get("interval", 1))
+        start = node.get("start")
+        interval = int(node.get("interval", 1))
         copies = 0 if start == "initial" else 1
         if type(start) is int:
             copies = max(1, start // interval)
@@ -87,7 +88,8 @@ class EmaHook(BaseHook):
             raise ConfigError(
                 f"hooks.ema.name={name}: must be a word other than model and optimizer; e.g. ema."
             )
-        self.use_buffers, self.name = use_buffers, name
+        self.use_buffers = use_buffers
+        self.name = name
         self.interval = interval
         self.warmup = warmup
         self.start = start
@@ -217,7 +219,8 @@ class EmaHook(BaseHook):
             for name in self._restored:
                 tensors[name].read(saved, name)
         decays = {name.split("/")[1] for name in self._restored}
-        if missing := sorted({name.split("/")[1] for name in tensors} - decays):
+        missing = sorted({name.split("/")[1] for name in tensors} - decays)
+        if missing:
             trainer.logger.warning(
                 "The checkpoint has no average of decay %s: it starts from the current weights.",
                 ", ".join(missing),

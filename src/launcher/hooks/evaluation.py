@@ -81,7 +81,8 @@ class EvaluationHook(BaseHook):
         self.interval = interval
         self.loader = loader
         self.max_samples = max_samples
-        self.at_start, self.test = at_start, test
+        self.at_start = at_start
+        self.test = test
         self._interval = Interval(interval, "hooks.evaluation.interval")
         self.metrics = Metrics(metrics or {})
         self._batches: dict[str, SizedBatches] = {}

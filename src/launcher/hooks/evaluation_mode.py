@@ -23,7 +23,8 @@ def in_evaluation(model: torch.nn.Module, needs_outputs: bool = True) -> Iterato
 
     See `Model.needs_outputs`.
     """
-    modes, inner = modes_of(model), unwrap(model)
+    modes = modes_of(model)
+    inner = unwrap(model)
     model.eval()
     leaves_out = isinstance(inner, Model) and not needs_outputs
     # An instance may have a value of its own, which is restored.
@@ -48,7 +49,8 @@ def evaluating(trainer: TrainerView, needs_outputs: bool = True) -> Iterator[Non
     with in_evaluation(trainer.model, needs_outputs):
         yield
     told = trainer.context.changed_in_evaluation
-    if names := [name for name in tensors.changed() if name not in told]:
+    names = [name for name in tensors.changed() if name not in told]
+    if names:
         told.update(names)
         trainer.logger.warning(
             "The forward pass changes %s in evaluation too, so training depends on the evaluations;"

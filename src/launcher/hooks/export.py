@@ -46,7 +46,8 @@ class ExportHook(BaseHook):
         push: str | None = None,
     ):
         check_repository(f"{KEY}.push", push)
-        self.checkpoint, self.push = checkpoint, push
+        self.checkpoint = checkpoint
+        self.push = push
         self.export = Export(KEY, weights, dtype)
 
     def on_before_train(self, trainer: TrainerView) -> None:

@@ -41,7 +41,8 @@ class GradientsHook(BaseHook):
         self._norms = {block: norm(params) for block, params in blocks.items()}
 
     def on_after_step(self, trainer: TrainerView) -> None:
-        norms, self._norms = self._norms, {}
+        norms = self._norms
+        self._norms = {}
         if norms:
             trainer.log({"gradients": norms})
 

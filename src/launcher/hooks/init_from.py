@@ -33,7 +33,8 @@ class InitFromHook(BaseHook):
         store = CheckpointStore((trainer.workspace or Path()) / "checkpoints")
         if ranks.broadcast(bool(store.steps_with_broken())):
             return
-        names, tied = model_tensors(trainer.model), names_of_tied(trainer.model)
+        names = model_tensors(trainer.model)
+        tied = names_of_tied(trainer.model)
         source = open_weights(self.source, self.outputs)
         weights = fit_names(source, [*names, *tied])
         try:

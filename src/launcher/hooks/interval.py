@@ -18,7 +18,8 @@ class Interval:
     """
 
     def __init__(self, value: int | str, key: str):
-        self.value, self.key = value, key
+        self.value = value
+        self.key = key
         self.epochs = number_of_epochs(value)
         if isinstance(value, str) and not self.epochs:
             raise ConfigError(

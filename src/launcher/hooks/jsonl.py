@@ -26,7 +26,8 @@ class JsonlHook(LineFileHook):
         2
     """
 
-    key, name = "jsonl", "metrics.jsonl"
+    key = "jsonl"
+    name = "metrics.jsonl"
 
     def __init__(self, clock: Callable[[], float] = time.time):
         super().__init__()
@@ -52,11 +53,9 @@ class JsonlHook(LineFileHook):
 
     def on_log(self, trainer: TrainerView, records: Records, dry_run: bool = False) -> None:
         # On all ranks, since reading a sharded tensor is collective.
-        values = {
-            name: value if type(value) is float else to_number(value)
-            for name, value in flatten(records).items()
-        }
-        if name := next((name for name in NO_METRICS if name in values), None):
+        values = {name: to_number(value) for name, value in flatten(records).items()}
+        name = next((name for name in NO_METRICS if name in values), None)
+        if name:
             raise ConfigError(
                 f"trainer.log: {name} is a key of every line; use another name, e.g. my/{name}."
             )

@@ -94,7 +94,8 @@ class LineFileHook(BaseHook):
         except OSError as error:
             self.report(f"{self.path} cannot be written: {error}. Its lines are kept in memory.")
             return
-        self._count, self._is_dirty = self._count + len(self.rows), True
+        self._count += len(self.rows)
+        self._is_dirty = True
         self.rows.clear()
 
     def report(self, problem: str) -> None:
@@ -141,7 +142,8 @@ def append(path: Path, data: bytes) -> None:
     try:
         size = os.fstat(fd).st_size
         try:
-            if (count := os.write(fd, data)) < len(data):
+            count = os.write(fd, data)
+            if count < len(data):
                 raise OSError(errno.ENOSPC, f"{count} of {len(data)} bytes were taken", str(path))
         except OSError:
             os.ftruncate(fd, size)

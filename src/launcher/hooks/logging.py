@@ -50,7 +50,8 @@ class LoggingHook(StatsHook):
 
     def _warn_of_targets(self, trainer: TrainerView, count: int) -> None:
         """Warn of the 1st, 2nd, 4th, 8th ... step whose labels were all ignored."""
-        before, self._without_targets = self._without_targets, self._without_targets + count
+        before = self._without_targets
+        self._without_targets = self._without_targets + count
         if self._without_targets.bit_length() > before.bit_length():
             trainer.logger.warning(
                 "Step %d: %s had no target, since all labels were %d (ignored); such a step does"

@@ -56,7 +56,8 @@ class MediaHook(LineFileHook):
         bins: Annotated[int, Gt(0), Le(10_000)] = 64,
     ):
         super().__init__()
-        self.image_format, self.bins = image_format, bins
+        self.image_format = image_format
+        self.bins = bins
         if isinstance(image_format, str) and image_format != "png":
             pillow_format(image_format)
 
@@ -161,15 +162,11 @@ def to_image(key: str, value: object) -> Any:
     Image = _pillow(f"log_images {key}")
     if isinstance(value, Image.Image):
         return value
-    is_tensor = isinstance(value, torch.Tensor)
-    array = _on_host(value) if is_tensor or isinstance(value, np.ndarray) else None
-    if array is not None and array.ndim == 3 and is_tensor:
+    array = _on_host(value) if isinstance(value, torch.Tensor | np.ndarray) else np.empty(0)
+    if isinstance(value, torch.Tensor) and array.ndim == 3:
         array = np.moveaxis(array, 0, -1)
-    if (
-        array is None
-        or not array.size
-        or not (array.ndim == 2 or (array.ndim == 3 and array.shape[-1] in (1, 3, 4)))
-    ):
+    is_image = array.ndim == 2 or (array.ndim == 3 and array.shape[-1] in (1, 3, 4))
+    if not (is_image and array.size):
         shape = f"{type(value).__name__} of shape {tuple(getattr(value, 'shape', ()))}"
         raise ValueError(
             f"log_images {key}: {shape} is not an image; pass a PIL image, a NumPy array [H, W] or"

@@ -56,7 +56,8 @@ class MemoryHook(IntervalHook):
         super().on_after_step(trainer)
 
     def report(self, trainer: TrainerView) -> None:
-        peaks, self._peak = ranks.all_gather(self._peak), 0.0
+        peaks = ranks.all_gather(self._peak)
+        self._peak = 0.0
         if any(peaks):
             trainer.log({"memory": {f"rank_{rank}": value for rank, value in enumerate(peaks)}})
 

@@ -34,7 +34,8 @@ class MetricScheduleHook(SteeredByMetric):
     def on_log(self, trainer: TrainerView, records: Records, dry_run: bool = False) -> None:
         if not dry_run and self.best.observe(records):
             scheduler: Any = trainer.lr_scheduler
-            latest, best = self.best.latest, self.best.value
+            latest = self.best.latest
+            best = self.best.value
             assert latest is not None
             self.best.update(trainer.step)
             scheduler.step(without_noise(latest, best, self.best.mode))
@@ -43,5 +44,6 @@ class MetricScheduleHook(SteeredByMetric):
         state_dict["metric_schedule"] = self.best.state()
 
     def on_load_state_dict(self, trainer: TrainerView, state_dict: State) -> None:
-        if saved := state_dict.get("metric_schedule"):
+        saved = state_dict.get("metric_schedule")
+        if saved:
             self.best.load(saved)

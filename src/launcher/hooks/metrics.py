@@ -24,7 +24,8 @@ class Metrics:
     def __init__(self, metrics: Mapping[str, Any]):
         self.metrics = dict(metrics)
         for name, metric in self.metrics.items():
-            if issue := name_issue(name):
+            issue = name_issue(name)
+            if issue:
                 raise ConfigError(f"hooks.evaluation.metrics.{name}: {issue}.")
             if not all(hasattr(metric, method) for method in ("reset", "update", "compute")):
                 raise ConfigError(
@@ -165,7 +166,8 @@ def scores(logits: torch.Tensor, targets: torch.Tensor) -> tuple[torch.Tensor, t
     # In torch's order, classes are axis 1.
     if logits.shape[:-1] != targets.shape:
         logits = logits.movedim(1, -1)
-    logits, targets = logits.reshape(-1, logits.shape[-1]), targets.reshape(-1)
+    logits = logits.reshape(-1, logits.shape[-1])
+    targets = targets.reshape(-1)
     counted = targets != IGNORED
     return logits[counted].float().softmax(-1), targets[counted]
 
@@ -173,11 +175,13 @@ def scores(logits: torch.Tensor, targets: torch.Tensor) -> tuple[torch.Tensor, t
 def _values(name: str, metric: object, value: Any) -> object:
     if isinstance(value, Mapping):
         return {str(key): _values(name, metric, item) for key, item in value.items()}
-    if isinstance(value, torch.Tensor) and value.ndim == 2 and value.numel() > 1:
-        return Matrix(name, metric, value.cpu())
-    if isinstance(value, torch.Tensor) and value.ndim > 2:
+    if not isinstance(value, torch.Tensor):
+        return float(value)
+    if value.ndim > 2:
         return {str(index): _values(name, metric, item) for index, item in enumerate(value)}
-    if isinstance(value, torch.Tensor) and value.numel() > 1:
-        # Of each class.
-        return {str(index): item for index, item in enumerate(value.flatten().tolist())}
-    return float(value)
+    if value.numel() <= 1:
+        return float(value)
+    if value.ndim == 2:
+        return Matrix(name, metric, value.cpu())
+    # Of each class.
+    return {str(index): item for index, item in enumerate(value.tolist())}

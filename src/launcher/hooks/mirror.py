@@ -43,7 +43,8 @@ class TrackerHook(BaseHook):
     tracker: ClassVar[type[Tracker]]
 
     def __init__(self, config: Mapping[str, object] | None = None, **options: object):
-        self.config, self.options = dict(config or {}), options
+        self.config = dict(config or {})
+        self.options = options
         # Options that the tracker does not have are rejected by making one.
         self.tracker(**options)
         self._all: list[TrackerHook] = []
@@ -90,7 +91,8 @@ class TrackerHook(BaseHook):
         self._record = RunRecord(self._lock.folder, check_lock=self._lock.check)
 
     def on_ready(self, trainer: TrainerView) -> None:
-        if (record := self._record) is None:
+        record = self._record
+        if record is None:
             return
         config: dict[str, Any] = {}
         for hook in self._all:
@@ -129,18 +131,21 @@ class TrackerHook(BaseHook):
             self._follower.wait()
 
     def _end(self, trainer: TrainerView, record: RunRecord) -> None:
-        signum, end = trainer.stop_signal, dict[str, Any](exit_code=0)
+        signum = trainer.stop_signal
+        end = dict[str, Any](exit_code=0)
         if self._has_ended:
             outcome: Outcome = "completed"
             end["reason"] = trainer.state.stop_reason
         elif trainer.is_paused:
-            outcome, end["reason"] = "paused", "pause_at"
+            outcome = "paused"
+            end["reason"] = "pause_at"
         elif signum:
             outcome = "preempted"
             end = {"signal": signal.Signals(signum).name, "exit_code": 128 + signum}
         else:
             reason = f"{type(self._error).__name__}: {self._error}" if self._error else None
-            outcome, end = "failed", {"exit_code": 1, "reason": reason}
+            outcome = "failed"
+            end = {"exit_code": 1, "reason": reason}
         try:
             record.end_attempt(outcome, end_step=trainer.step, **end)
         except OSError:
@@ -163,7 +168,8 @@ class TensorBoardHook(TrackerHook):
         ...         return [LoggingHook(interval=1), TensorBoardHook(config={"width": 1})]
     """
 
-    name, tracker = "tensorboard", TensorBoardTracker
+    name = "tensorboard"
+    tracker = TensorBoardTracker
 
 
 class MlflowHook(TrackerHook):
@@ -175,7 +181,8 @@ class MlflowHook(TrackerHook):
         ...         return [LoggingHook(interval=1), MlflowHook(experiment="lines")]
     """
 
-    name, tracker = "mlflow", MlflowTracker
+    name = "mlflow"
+    tracker = MlflowTracker
 
 
 class WandbHook(TrackerHook):
@@ -194,7 +201,8 @@ class WandbHook(TrackerHook):
         ...         return [LoggingHook(interval=1), WandbHook(project="lines", mode="offline")]
     """
 
-    name, tracker = "wandb", WandbTracker
+    name = "wandb"
+    tracker = WandbTracker
 
     def __init__(
         self,

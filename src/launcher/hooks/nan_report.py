@@ -98,7 +98,8 @@ class NanReportHook(BaseHook):
 
     def _repeat(self, trainer: TrainerView, batches: list[object]) -> str | None:
         """Describe this rank's first non-finite value. All ranks make the same passes."""
-        model, strategy = unwrap(trainer.model), trainer.strategy
+        model = unwrap(trainer.model)
+        strategy = trainer.strategy
         finding = _in_inputs(model, batches)
         with _keep_state(model), without_compilation(), _watched(model) as (outputs, gradients):
             for batch in batches:
@@ -169,10 +170,12 @@ def _watched(model: torch.nn.Module) -> Iterator[tuple[list[str], list[str]]]:
 
 
 def _in_inputs(model: torch.nn.Module, batches: list[object]) -> str | None:
-    if text := describe_not_finite(batches):
+    text = describe_not_finite(batches)
+    if text:
         return f"the batch has {text}."
     for name, tensor in model.named_parameters():
-        if text := describe_not_finite(local(tensor)):
+        text = describe_not_finite(local(tensor))
+        if text:
             return f"the weight {name} has {text}."
     return None
 
@@ -189,9 +192,12 @@ def describe_not_finite(values: object) -> str | None:
     infinite = 0
     total = 0
     for tensor in _tensors(values):
-        nans, infinite = nans + int(tensor.isnan().sum()), infinite + int(tensor.isinf().sum())
+        nans += int(tensor.isnan().sum())
+        infinite += int(tensor.isinf().sum())
         total += tensor.numel()
-    return f"{nans} NaN and {infinite} infinite of {total} values" if nans or infinite else None
+    if nans or infinite:
+        return f"{nans} NaN and {infinite} infinite of {total} values"
+    return None
 
 
 def _largest(values: object) -> float:

@@ -62,7 +62,8 @@ class ProgressHook(StatsHook):
         clock: Callable[[], float] = time.monotonic,
     ):
         super().__init__(interval, sync)
-        self.with_records, self.eta_warmup = with_records, eta_warmup
+        self.with_records = with_records
+        self.eta_warmup = eta_warmup
         self.show_units = show_units
         self.live = live
         self._clock = clock
@@ -107,13 +108,16 @@ class ProgressHook(StatsHook):
         (first, then), (last, now) = self._times[0], self._times[-1]
         step_time = (now - then) / (last - first)
         seconds = step_time * (state.max_steps - state.step)
-        return timedelta(seconds=int(seconds)) if seconds < timedelta.max.total_seconds() else None
+        if seconds < timedelta.max.total_seconds():
+            return timedelta(seconds=int(seconds))
+        return None
 
     def report_means(self, trainer: TrainerView, stats: Stats) -> None:
         if not self._shows:
             return
         parts = self.parts(stats, self._eta(trainer))
-        step, total = trainer.step, trainer.max_steps
+        step = trainer.step
+        total = trainer.max_steps
         if self._bar is not None:
             self._bar.update(step, parts)
         line = f"Step {step:>{len(str(total))}}/{total}: {percent(step, total)} " + " ".join(parts)
@@ -130,7 +134,8 @@ class ProgressHook(StatsHook):
     def parts(self, stats: Stats, eta: timedelta | None) -> list[str]:
         """Return the parts of a progress line, the most important first."""
         s, gib = ("s", "GiB") if self.show_units else ("", "")
-        numbers, rates = stats.numbers, stats.learning_rates
+        numbers = stats.numbers
+        rates = stats.learning_rates
         parts = [f"loss {show(numbers['loss'], 4)}{self._of_rank}"]
         if len(set(rates.values())) == 1:
             parts.append(f"lr {next(iter(rates.values())):.3g}")
@@ -150,7 +155,9 @@ class ProgressHook(StatsHook):
         per_second = 1 / max(seconds, 1e-9)
         if not self.show_units:
             return f"speed {_short(per_second)}"
-        return f"{_short(per_second)} steps/s" if seconds < 1 else f"{_short(seconds)} s/step"
+        if seconds < 1:
+            return f"{_short(per_second)} steps/s"
+        return f"{_short(seconds)} s/step"
 
     def on_close(self, trainer: TrainerView) -> None:
         if self._bar is not None:

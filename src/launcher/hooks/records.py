@@ -66,7 +66,9 @@ def to_number(value: object) -> object:
         return value
     if isinstance(value, Mapping):
         return to_numbers(value)
-    return value.item() if isinstance(value, (torch.Tensor, np.generic)) else value
+    if isinstance(value, (torch.Tensor, np.generic)):
+        return value.item()
+    return value
 
 
 def show(value: float, digits: int = 5) -> str:

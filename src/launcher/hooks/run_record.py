@@ -50,18 +50,20 @@ class RecordHook(BaseHook):
 
     def on_ready(self, trainer: TrainerView) -> None:
         self._moments.append(time.time())
-        source, start = trainer.resumed_from, trainer.context.shared
+        start, before = trainer.context.shared, None
         shared = None if start is None else start.data()
-        is_shared = shared is not None
-        is_fork = source is not None and not is_shared and not is_own(source, trainer.workspace)
-        if self.record is not None and source is not None and is_fork:
-            self.record.data["forked_from"] = source_of(source, trainer.step)
-        if self.record is not None and is_shared:
-            self.record.data["shared"] = shared
-        before = None if self.record is None else self.record.data.get("data_files")
+        # A shared start has compared its source.
+        source = trainer.resumed_from if shared is None else None
+        is_fork = source is not None and not is_own(source, trainer.workspace)
+        if self.record is not None:
+            before = self.record.data.get("data_files")
+            if shared is not None:
+                self.record.data["shared"] = shared
+            if source is not None and is_fork:
+                self.record.data["forked_from"] = source_of(source, trainer.step)
         self.begin()
         self._is_ready = self.record is not None
-        if self.record is not None and source is not None and not is_shared:
+        if self.record is not None and source is not None:
             now = self.record.data.get("data_files")
             files = describe_changed_files(before, now, read_fingerprint(source))
             self._report_changes(trainer, source, is_fork, files)

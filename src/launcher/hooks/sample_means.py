@@ -126,7 +126,8 @@ def _say_what_counts(trainer: TrainerView, batches: SizedBatches) -> None:
     if isinstance(batches, CountedBatches) and not batches.has_said:
         batches.has_said = True
         level = logging.WARNING if batches.batch_samples is None else logging.INFO
-        if (text := batches.what_counts()) is not None:
+        text = batches.what_counts()
+        if text is not None:
             trainer.logger.log(level, "Evaluation: %s", text)
 
 
@@ -147,7 +148,8 @@ def _in_step(batches: SizedBatches) -> Iterator[tuple[object, bool]]:
     all ranks make the same number of forward passes, which may be collective, and stop together on
     a signal.
     """
-    source, last = begin_pass(batches), None
+    source = begin_pass(batches)
+    last = None
     while True:
         batch = next(source, None)
         if batch is not None:

@@ -62,8 +62,10 @@ class SamplesHook(IntervalHook):
         self.interval = interval
         self.max_new_tokens = max_new_tokens
         self.seed = seed
-        self.temperature, self.top_k = temperature, top_k
-        self.encode, self.decode = encode, decode
+        self.temperature = temperature
+        self.top_k = top_k
+        self.encode = encode
+        self.decode = decode
         self._vocabulary = 0
         self._tokens: list[list[int]] = []
 

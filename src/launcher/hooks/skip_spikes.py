@@ -73,7 +73,8 @@ class SkipSpikesHook(IntervalHook):
             raise ConfigError(
                 "hooks.skip_spikes: another hook decides on updates; leave one of them out."
             )
-        trainer.strategy.veto, self._is_attached = partial(self._judge, trainer), True
+        trainer.strategy.veto = partial(self._judge, trainer)
+        self._is_attached = True
 
     @torch.no_grad()
     def _judge(self, trainer: TrainerView, norm: torch.Tensor) -> torch.Tensor:
@@ -133,5 +134,6 @@ class SkipSpikesHook(IntervalHook):
         saved = state_dict.get("skip_spikes")
         if saved is None or saved["values"].shape != self._values.shape:
             return
-        self._values, self._reported = saved["values"].clone(), saved["reported"]
+        self._values = saved["values"].clone()
+        self._reported = saved["reported"]
         self._accepted, self._in_row, self._skipped, self._last = saved["counters"].clone()

@@ -49,11 +49,13 @@ class SourcesHook(BaseHook):
         self._sums = []
 
     def on_batch(self, trainer: TrainerView, batch: Any) -> None:
-        number, self._count = self._count, self._count + 1
+        number = self._count
+        self._count += 1
         # After these, the step is repeated with other batches.
         if not self._is_due(trainer) or number >= trainer.gradient_accumulation_steps:
             return
-        loader, order = trainer.data_loader, self._order(trainer)
+        loader = trainer.data_loader
+        order = self._order(trainer)
         position = self._start + loader.share.number(number) * loader.micro_batch_size
         sources, _ = order.locate(position, loader.micro_batch_size)
         if not self._sums or trainer.strategy.lanes is not None:
@@ -71,7 +73,8 @@ class SourcesHook(BaseHook):
         The forward pass of a sharded model is collective, so a rank without such samples makes it
         too, with all samples, which do not count.
         """
-        part, loader = batch, trainer.data_loader
+        part = batch
+        loader = trainer.data_loader
         if len(chosen) and loader.divides_batches:
             part = select_samples(batch, torch.from_numpy(chosen))
         elif len(chosen):
@@ -85,9 +88,11 @@ class SourcesHook(BaseHook):
 
     def on_after_step(self, trainer: TrainerView) -> None:
         if self._is_due(trainer):
-            gathered, lanes = ranks.all_gather([*map(to_part, self._sums)]), trainer.strategy.lanes
+            gathered = ranks.all_gather([*map(to_part, self._sums)])
+            lanes = trainer.strategy.lanes
             parts = [*chain(*gathered)] if lanes is None else lanes.in_order(gathered)
-            if means := combine(parts):
+            means = combine(parts)
+            if means:
                 trainer.log({"train": {"loss": means}})
         end = self._end
         if end is not None and trainer.data_loader.samples + self._per_step(trainer) > end:
@@ -121,5 +126,7 @@ def select_samples(batch: object, chosen: torch.Tensor) -> Any:
         if batch and isinstance(batch[0], str | bytes):
             return [batch[int(index)] for index in chosen]
         items = [select_samples(item, chosen) for item in batch]
-        return type(batch)(*items) if hasattr(batch, "_fields") else type(batch)(items)
+        if hasattr(batch, "_fields"):
+            return type(batch)(*items)
+        return type(batch)(items)
     return batch

@@ -101,7 +101,8 @@ def hook_tensors(trainer: TrainerView) -> dict[str, ShardedLike]:
     tensors: dict[str, ShardedLike] = {}
     for name, hook in name_by_class(trainer.hooks):
         added = hook.state_tensors(trainer)
-        if common := added.keys() & tensors.keys():
+        common = added.keys() & tensors.keys()
+        if common:
             raise ConfigError(
                 f"hooks: {name} and another hook both store {min(common)}; give them different"
                 " names."

@@ -27,7 +27,8 @@ class StatsHook(IntervalHook):
     """
 
     def __init__(self, interval: PositiveInt, sync: bool):
-        self.interval, self.sync = interval, sync
+        self.interval = interval
+        self.sync = sync
         self._steps: list[StepInfo] = []
         self._restored: State | None = None
         """Numbers of the interval's steps in the attempt before."""

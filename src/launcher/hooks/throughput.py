@@ -75,7 +75,8 @@ class ThroughputHook(IntervalHook):
 
     def _measure(self, trainer: TrainerView) -> None:
         """Count the FLOPs of the attempt's first micro-batch, and log what is not known."""
-        batch, self._batch = self._batch, None
+        batch = self._batch
+        self._batch = None
         self._has_measured = True
         if trainer.local_samples is None:
             trainer.logger.info(
@@ -91,9 +92,11 @@ class ThroughputHook(IntervalHook):
     def _log_peak(self, trainer: TrainerView) -> None:
         is_gpu = trainer.device.type == "cuda"
         name = torch.cuda.get_device_name(trainer.device) if is_gpu else "CPU"
-        precision, source = trainer.strategy.precision.peak, "hooks.throughput.peak_tflops"
+        precision = trainer.strategy.precision.peak
+        source = "hooks.throughput.peak_tflops"
         if self.peak_tflops is None:
-            self.peak_tflops, source = peak_tflops(name, precision), "dense, by the data sheet"
+            self.peak_tflops = peak_tflops(name, precision)
+            source = "dense, by the data sheet"
         text = f"Model FLOPs: {self._flops / 1e9:.4g} GFLOP a micro-batch. "
         if self.peak_tflops is None:
             text += (
@@ -115,7 +118,8 @@ class ThroughputHook(IntervalHook):
 
     def _restart(self, trainer: TrainerView, samples: int | None) -> None:
         self._since = self._now(trainer), trainer.step, samples
-        self._targets, self._paused = None, 0.0
+        self._targets = None
+        self._paused = 0.0
 
     def report(self, trainer: TrainerView) -> None:
         if self._since is None:

@@ -50,8 +50,10 @@ class WatchdogHook(BaseHook):
         window: PositiveInt = 100,
         abort: bool = False,
     ):
-        self.factor, self.abort = factor, abort
-        self.min_seconds, self.first_seconds = min_seconds, first_seconds
+        self.factor = factor
+        self.abort = abort
+        self.min_seconds = min_seconds
+        self.first_seconds = first_seconds
         self.limit = first_seconds
         """Seconds that the current step may take."""
         self._durations: deque[float] = deque(maxlen=window)

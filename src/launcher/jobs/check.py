@@ -34,7 +34,8 @@ class CheckJob:
         setup_logging(None, rank)
         trainer = trial_trainer(config)
         model = config.plain["model"]
-        vocab_size, num_classes = model.get("vocab_size"), model.get("num_classes")
+        vocab_size = model.get("vocab_size")
+        num_classes = model.get("num_classes")
         watch = _Watch(vocab_size, num_classes, scales=trainer.precision.needs_scaler)
         for line in model_lines(trainer.unwrapped_model, by_module=True):
             logger.info(line)
@@ -134,7 +135,8 @@ def batch_faults(
     if not tensor.numel():
         yield f"{name} is empty."
     elif tensor.is_floating_point():
-        if bad := int((~tensor.isfinite()).sum()):
+        bad = int((~tensor.isfinite()).sum())
+        if bad:
             yield f"{name} has {bad} of {plural(tensor.numel(), 'value')} NaN or infinite."
     elif tensor.dtype in (torch.int64, torch.int32, torch.int16, torch.uint8):
         key, size = ("vocab_size", vocab_size) if vocab_size else ("num_classes", num_classes)
@@ -144,6 +146,7 @@ def batch_faults(
         if not values.numel():
             yield f"{name}: all labels are {IGNORED}, which do not count."
         elif int(values.min()) < 0 or int(values.max()) >= size:
-            low, high = int(values.min()), int(values.max())
+            low = int(values.min())
+            high = int(values.max())
             allowed = f"model.{key}={size} allows 0 to {size - 1}"
             yield f"{name} has values from {low} to {high}; {allowed}."

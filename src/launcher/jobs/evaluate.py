@@ -84,7 +84,8 @@ class EvaluateJob:
         own = (hook for hook in trainer.hooks if isinstance(hook, EvaluationHook))
         hook = next(own, None) or EvaluationHook()
         if self.split == "test":
-            hook.loader, hook.max_samples = trainer.context.test_loader, None
+            hook.loader = trainer.context.test_loader
+            hook.max_samples = None
         if not hook.open(trainer.context):
             raise ConfigError(
                 f"job.split={self.split}: the data have no such samples; set"
@@ -157,7 +158,8 @@ class CheckpointFollower:
     """The checkpoints of a run still to be evaluated for a request, used on rank 0."""
 
     def __init__(self, folder: RunFolder, request: str):
-        self.folder, self.request = folder, request
+        self.folder = folder
+        self.request = request
         self._gone: set[int] = set()
         self._manifest = ""
 

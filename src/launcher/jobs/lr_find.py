@@ -84,9 +84,11 @@ def find_lr(
 
 class _RangeTest(BaseHook):
     def __init__(self, start: float, end: float, count: int, smoothing: float, threshold: float):
-        self.start, self.count = start, count
+        self.start = start
+        self.count = count
         self.factor = (end / start) ** (1 / (count - 1))
-        self.smoothing, self.threshold = smoothing, threshold
+        self.smoothing = smoothing
+        self.threshold = threshold
         self.result = LRFinderResult()
         self._ratios: list[float] = []
 
@@ -96,7 +98,8 @@ class _RangeTest(BaseHook):
                 "job=lr_find: the model steps its own optimizers (owns_optimizers), which have no"
                 " common rate; compare values of its own keys in a sweep."
             )
-        trainer.hooks, trainer.lr_scheduler = [self], None
+        trainer.hooks = [self]
+        trainer.lr_scheduler = None
         trainer.state = TrainState(self.count)
         result = self.result
         try:

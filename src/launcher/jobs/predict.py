@@ -72,15 +72,18 @@ class PredictJob:
 
         A line about them is printed, and added to the run's `predictions.jsonl`.
         """
-        folder, ranks = config.folder, Ranks.from_env()
+        folder = config.folder
+        ranks = Ranks.from_env()
         setup_logging(None, ranks.rank)
         model = open_model(config, self.checkpoint, self.weights, self.trust, has_loader=False)
         dataset, count = _new_samples(model.trainer)
-        data, micro_batch_size = model.config.plain["data"], model.config.trainer.micro_batch_size
+        data = model.config.plain["data"]
+        micro_batch_size = model.config.trainer.micro_batch_size
         # The checkpoint's configuration has a number in place of `auto`.
         assert not isinstance(micro_batch_size, str)
         size = self.batch_size or micro_batch_size or data["batch_size"]
-        target, log = self._target(model.config, folder), folder.path / LOG
+        target = self._target(model.config, folder)
+        log = folder.path / LOG
         parts = target.with_name(f".{target.name}.parts")
         with ExitStack() as stack, folder.explain_write_errors():
             on_main(lambda: _claim(parts, target, stack))
@@ -115,13 +118,15 @@ class PredictJob:
         batches = [(start, min(start + size, count)) for start in range(0, count, size)]
         first = len(batches) * ranks.rank // ranks.world_size
         end = len(batches) * (ranks.rank + 1) // ranks.world_size
-        own, turns = batches[first:end], -(-len(batches) // ranks.world_size)
+        own = batches[first:end]
+        turns = -(-len(batches) // ranks.world_size)
         padded = own + (own[-1:] or batches[:1]) * (turns - len(own))
         trainer.model.eval()
         loader = trainer.context.data.batches(dataset, padded, trainer.device)
         with closing(loader), isolated_rng(), torch.no_grad():
             for turn, (batch, (start, stop)) in enumerate(zip(loader, padded, strict=True)):
-                if signum := maximum(signals.first_signal()):
+                signum = maximum(signals.first_signal())
+                if signum:
                     logger.info("Stopped by a signal; the same command starts again.")
                     raise signals.SignalExit(signum)
                 deadline.progress()
@@ -137,7 +142,8 @@ class PredictJob:
     ) -> dict[str, np.ndarray]:
         """Return the rows of a batch by column, with the samples as the first axis."""
         name = type(trainer.unwrapped_model).__name__
-        logits, targets = records.get("logits"), records.get("targets")
+        logits = records.get("logits")
+        targets = records.get("targets")
         if not isinstance(logits, Tensor) or logits.shape[:1] != (stop - start,):
             raise ConfigError(
                 f"job=predict: {name}.forward returns no `logits` with a row for each sample in"
@@ -151,7 +157,8 @@ class PredictJob:
             if getattr(dataset, "has_targets", True) and targets.shape[:1] == logits.shape[:1]:
                 columns["targets"] = targets
         chosen = self.columns or COLUMNS
-        if missing := [name for name in self.columns or () if name not in columns]:
+        missing = [name for name in self.columns or () if name not in columns]
+        if missing:
             names = ", ".join(columns)
             raise ConfigError(f"job.columns: there is no {missing[0]} here; there are {names}.")
         return {

@@ -34,9 +34,11 @@ def config_for(
     stored = read_config(file, trust, built, TRUST, left_out=COMMAND_LINE_KEYS)
     composed = config.of_the_run
     merged = stored | {key: composed[key] for key in COMMAND_LINE_KEYS if key in composed}
-    wrong, place = [], f"the checkpoint {checkpoint}"
+    wrong = []
+    place = f"the checkpoint {checkpoint}"
     for override in map(parse, config.overrides):
-        key, value = override.key_or_group, override.value()
+        key = override.key_or_group
+        value = override.value()
         top = key.split(".")[0]
         now = get(composed, key)
         then = get(stored, key)

@@ -46,7 +46,8 @@ def declared_method(model: nn.Module, name: str, key: str = "model") -> Callable
         if not callable(method):
             found = "there is none" if method is None else f"it is {describe_type(method)}"
             raise ConfigError(f"{key}: {class_name}.{name} should be a method; {found}.")
-        if (arguments := METHODS[name]) is not None:
+        arguments = METHODS[name]
+        if arguments is not None:
             check_call(f"{key}: {class_name}.{name}", method, *arguments)
         return method  # type: ignore[no-any-return]
     if not hasattr(model, KEY) and _is_method(getattr_static(model, name, None)):

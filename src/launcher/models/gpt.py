@@ -158,7 +158,8 @@ class GPT(Model):
         length = input.shape[1]
         if length > self.seq_len:
             raise ValueError(f"The input has {length} tokens, and model.seq_len is {self.seq_len}.")
-        cos, sin = self.cos[:length], self.sin[:length]
+        cos = self.cos[:length]
+        sin = self.sin[:length]
         x = F.dropout(self.embedding(input), self.dropout, self.training)
         for block in self.blocks:
             x = block(x, cos, sin, mask)
@@ -213,7 +214,8 @@ class Block(nn.Module):
         return x + F.dropout(self.ffn(self.ffn_norm(x)), self.dropout, self.training)
 
     def init_weights(self, std: float, residual_std: float) -> None:
-        attention, ffn = self.attention, self.ffn
+        attention = self.attention
+        ffn = self.ffn
         for matrix in (attention.q, attention.k, attention.v, ffn.gate, ffn.up):
             nn.init.normal_(matrix.weight, std=std)
         for matrix in (attention.out, ffn.down):
@@ -275,7 +277,8 @@ def rope_table(seq_len: int, head_dim: int, theta: float) -> tuple[Tensor, Tenso
     # Tables are computed in float64 and on the CPU, so that every device has the same ones.
     exponent = torch.arange(0, head_dim, 2, dtype=torch.float64, device="cpu") / head_dim
     angle = torch.outer(torch.arange(seq_len, dtype=torch.float64, device="cpu"), theta**-exponent)
-    cos, sin = angle.cos(), angle.sin()
+    cos = angle.cos()
+    sin = angle.sin()
     return torch.cat((cos, cos), dim=1).float(), torch.cat((-sin, sin), dim=1).float()
 
 

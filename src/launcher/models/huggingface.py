@@ -8,7 +8,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from launcher.config.tree import Node
+from launcher.config.tree import Node, without
 from launcher.errors import ConfigError
 from launcher.models import liger as liger_kernels
 from launcher.models import transformers_models
@@ -79,7 +79,8 @@ class HuggingFaceModel(Model):
         super().__init__()
         if liger:
             liger_kernels.check(task)
-        self.task, self.has_pretrained_weights = task, pretrained is not None
+        self.task = task
+        self.has_pretrained_weights = pretrained is not None
         self.is_language_model = task in WRITES_TEXT
         self.model = _build(task, pretrained, config, vocab_size, num_labels)
         # A cache would grow again when a layer is recomputed.
@@ -143,9 +144,11 @@ class HuggingFaceModel(Model):
         loss = result.loss * (count > 0)
         if self.training and not self.task.endswith("classification"):
             return loss, {}
-        logits, target = result.logits, labels
+        logits = result.logits
+        target = labels
         if self.task == "causal_lm":
-            logits, target = logits[:, :-1], labels[:, 1:]
+            logits = logits[:, :-1]
+            target = labels[:, 1:]
         if not target.is_floating_point():
             return loss, class_records(self, logits, target)
         if self.model.config.problem_type == "multi_label_classification":
@@ -165,10 +168,13 @@ class HuggingFaceModel(Model):
         return scores
 
     def num_targets(self, batch: Batch) -> Tensor:
-        labels = self._labels(batch) if isinstance(batch, Mapping) else batch[1]
-        if isinstance(batch, Mapping) and self.task == "causal_lm":
+        if not isinstance(batch, Mapping):
+            labels = batch[1]
+        elif self.task == "causal_lm":
             # The first token is not predicted.
-            labels = labels[:, 1:]
+            labels = self._labels(batch)[:, 1:]
+        else:
+            labels = self._labels(batch)
         if labels.is_floating_point():
             return torch.full((), labels.numel(), device=labels.device)
         return count_targets(labels)
@@ -214,11 +220,13 @@ class HuggingFaceModel(Model):
         Returns:
             The arguments of this class that load the written weights.
         """
-        pretrained, lora = settings.get("pretrained"), _lora(settings.get("lora"))
+        pretrained = settings.get("pretrained")
+        lora = _lora(settings.get("lora"))
         dtype = next(tensor.dtype for tensor in tensors.values() if tensor.is_floating_point())
         with torch.device("meta"):
             whole = cls(**{**settings, "lora": lora, "liger": False})
-        model, options = whole.model, dict[str, Any]()
+        model = whole.model
+        options = dict[str, Any]()
         if lora.r:
             whole.frozen.set_extra_state(extra["frozen._extra_state"])
             whole.load_state_dict(dict(tensors), strict=False)
@@ -265,6 +273,8 @@ def _build(
 
 
 def _lora(node: Any) -> Lora:
-    if node is None or isinstance(node, Lora):
-        return node or Lora()
-    return Lora(**{key: value for key, value in node.items() if key != "_target_"})
+    if node is None:
+        return Lora()
+    if isinstance(node, Lora):
+        return node
+    return Lora(**without(node, "_target_"))

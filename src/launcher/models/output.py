@@ -41,7 +41,8 @@ def check_output(output: object, name: str, needs_graph: bool = True) -> None:
     if loss is not None and (issue := _loss_fault(loss, needs_graph)):
         raise ConfigError(f"{name} should return a loss that is {issue}.")
     for record, value in _leaves(records):
-        if issue := name_issue(record):
+        issue = name_issue(record)
+        if issue:
             raise ConfigError(f"{name}: the record '{record}' {issue}.")
         if isinstance(value, torch.Tensor | np.ndarray):
             is_number = not value.ndim

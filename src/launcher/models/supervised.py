@@ -173,7 +173,7 @@ class Supervised(Model):
         return loss, class_records(self, output, target)
 
     def _elementwise_loss(self, output: Tensor, target: Tensor) -> tuple[Tensor, Records]:
-        if output.shape != target.shape and output.shape == (*target.shape, 1):
+        if output.shape == (*target.shape, 1):
             output = output.squeeze(-1)
         if output.shape != target.shape:
             raise ValueError(
@@ -190,7 +190,9 @@ class Supervised(Model):
         _, target = _pair(batch)
         if not isinstance(self.loss, str):
             return None
-        return count_targets(target) if self.loss in CLASS_LOSSES else target.numel()
+        if self.loss in CLASS_LOSSES:
+            return count_targets(target)
+        return target.numel()
 
     def init_weights(self) -> None:
         """Call the module's declared `init_weights()`, else keep the weights of its constructor."""
@@ -203,7 +205,9 @@ class Supervised(Model):
     def shard_units(self) -> list[nn.Module]:
         """Return the units that the module declares, or the members of its longest list."""
         method = declared_method(self.module, "shard_units", MODULE)
-        return longest_list(self.module) if method is None else list(method())
+        if method is None:
+            return longest_list(self.module)
+        return list(method())
 
 
 def _pair(batch: object) -> tuple[Tensor, Tensor]:

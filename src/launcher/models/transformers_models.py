@@ -143,7 +143,8 @@ def _load(name: str, load: Callable[[str], object]) -> Any:
         if folder.exists():
             with quiet():
                 return load(str(folder))
-        if (cached := _find_in_cache(name)) is not None:
+        cached = _find_in_cache(name)
+        if cached is not None:
             try:
                 with quiet():
                     return load(cached)
@@ -199,7 +200,8 @@ def quiet() -> Iterator[None]:
     def is_error(record: logging.LogRecord) -> bool:
         return record.levelno >= logging.ERROR
 
-    bars, deepspeed = library().utils.logging, logging.getLogger("DeepSpeed")
+    bars = library().utils.logging
+    deepspeed = logging.getLogger("DeepSpeed")
     had_bars = bars.is_progress_bar_enabled()
     bars.disable_progress_bar()
     deepspeed.addFilter(is_error)

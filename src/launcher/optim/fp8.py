@@ -34,8 +34,10 @@ class Fp8(Precision):
         self, recipe: Literal["tensorwise", "rowwise"] = "tensorwise", emulate: bool = False
     ):
         super().__init__("bf16")
-        self.name, self.peak = "fp8", "bf16"
-        self.recipe, self.emulate = recipe, emulate
+        self.name = "fp8"
+        self.peak = "bf16"
+        self.recipe = recipe
+        self.emulate = emulate
 
     def setup(self, device: torch.device) -> None:
         super().setup(device)
@@ -77,7 +79,8 @@ def _check_device(device: torch.device) -> None:
             f"precision=fp8: a {device.type} device has no fp8; use precision=bf16, or"
             " precision.emulate=true for a test."
         )
-    if (capability := torch.cuda.get_device_capability(device)) < CAPABILITY:
+    capability = torch.cuda.get_device_capability(device)
+    if capability < CAPABILITY:
         has, needs = (".".join(map(str, version)) for version in (capability, CAPABILITY))
         raise ConfigError(
             f"precision=fp8: needs a GPU of compute capability {needs}, and this one has {has};"

@@ -20,7 +20,8 @@ def kernels_for_any_shard() -> Iterator[None]:
     another kernel.
     """
     global _is_for_any_shard
-    before, _is_for_any_shard = _is_for_any_shard, True
+    before = _is_for_any_shard
+    _is_for_any_shard = True
     try:
         yield
     finally:
@@ -41,7 +42,8 @@ def choose_fused(
     differs = not takes_sharded or any(p.device.type == "cpu" for p in parameters)
     if _is_for_any_shard and differs and not wanted:
         return None
-    if reason := _why_not_fused(parameters, takes_sharded):
+    reason = _why_not_fused(parameters, takes_sharded)
+    if reason:
         if wanted:
             raise ConfigError(
                 f"optimizer.fused=true: {reason}; use optimizer.fused=null, which uses the kernel"

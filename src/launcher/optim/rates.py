@@ -27,7 +27,8 @@ PROBE_RATES = (1.0, 1e-3, 0.37)
 
 def common_rates(one: Node | None, other: Node | None, pair: Pair) -> int:
     """Return the first steps in which two schedules give the same rates."""
-    optimizer, limit = pair.one["optimizer"], pair.steps_before_an_end
+    optimizer = pair.one["optimizer"]
+    limit = pair.steps_before_an_end
     if one is None or other is None or not (_is_known(one) and _is_known(other)):
         return 0
     try:
@@ -63,7 +64,8 @@ def _course(schedule: str, optimizer: str, steps: int) -> tuple[object, torch.Te
     ]
     # Rates follow from the factors, which need no step.
     factors = dict.fromkeys(scheduler.lr_lambdas) if isinstance(scheduler, LambdaLR) else None
-    values, row = array("d"), list[float]()
+    values = array("d")
+    row = list[float]()
     try:
         for step in range(steps):
             if step and factors is None:
@@ -105,11 +107,13 @@ def _row(scheduler: LRScheduler) -> list[float]:
 
 def _common_by_metric(one: Node, other: Node, pair: Pair) -> int:
     """Return the steps before two schedules that follow a metric differ, in the logged lines."""
-    metric, chosen = one["metric"], [node.get("mode", "auto") for node in (one, other)]
+    metric = one["metric"]
+    chosen = [node.get("mode", "auto") for node in (one, other)]
     modes = [direction(metric) if mode == "auto" else mode for mode in chosen]
     if other.get("metric") != metric or modes[0] != modes[1] or modes[0] is None:
         return 0
-    mode, best = modes[0], None
+    mode = modes[0]
+    best = None
     both = [_build({**node, "mode": mode}, pair.one["optimizer"]) for node in (one, other)]
     arguments = {key for key in vars(both[0]) if len({str(vars(each)[key]) for each in both}) > 1}
     for line in pair.lines():

@@ -56,7 +56,8 @@ class ScheduleState:
         A schedule that replaces another kind of schedule has made `updates`. A fork takes the
         groups' own rates, a resume keeps the saved ones.
         """
-        saved, before = training_state["lr_scheduler"], training_state["lr_arguments"]
+        saved = training_state["lr_scheduler"]
+        before = training_state["lr_arguments"]
         is_same_class = before["class"] == self.arguments["class"]
         if is_same_class and not takes_rates and not isinstance(self.scheduler, SETS_RATES):
             before = self._with_own_rates(before)
@@ -115,7 +116,8 @@ class ScheduleState:
 
     def _step_again(self, count: int) -> None:
         """Step the schedule from its beginning; what it does not set is as it was loaded."""
-        groups, defaults = self.optimizer.param_groups, getattr(self.optimizer, "defaults", {})
+        groups = self.optimizer.param_groups
+        defaults = getattr(self.optimizer, "defaults", {})
         loaded = [_copy_group(group) for group in groups]
         for group, built in zip(groups, self._groups, strict=False):
             _set(group, built)

@@ -116,7 +116,8 @@ def wsd(
             f" warm-up are more than the run's {max_steps} steps; use"
             f" scheduler.decay_ratio={(max_steps - warmup) / max_steps:.3g} or less."
         )
-    start, shape = max_steps - decay_steps, SHAPES[decay]
+    start = max_steps - decay_steps
+    shape = SHAPES[decay]
     return _add_warmup(
         optimizer, warmup, lambda step: shape(_progress(step, start, max_steps)), min_lr_ratio
     )
@@ -174,7 +175,8 @@ def check_scheduler(scheduler: object, where: str) -> None:
 
 def _warmup(total: int, steps: int | None, ratio: float | None) -> int:
     """Return the warm-up steps: `steps` if set, else `ratio` of `total`, rounded down."""
-    if issue := warmup_issue(steps, ratio, total):
+    issue = warmup_issue(steps, ratio, total)
+    if issue:
         raise ConfigError(str(issue))
     if steps is None and ratio is None:
         ratio = DEFAULT_WARMUP_RATIO

@@ -19,6 +19,8 @@ def size(bytes: float) -> str:
     """Format bytes in the unit that fits: 512 B, 1.2 MB."""
     for unit in ("B", "kB", "MB", "GB"):
         if bytes < 1000:
-            return f"{bytes:.0f} {unit}" if unit == "B" else f"{bytes:.1f} {unit}"
+            if unit == "B":
+                return f"{bytes:.0f} {unit}"
+            return f"{bytes:.1f} {unit}"
         bytes /= 1000
     return f"{bytes:.1f} TB"

@@ -62,7 +62,9 @@ def run_to_end(command: Sequence[str]) -> int:
 
 def describe_end(code: int) -> str:
     """Return how a process ended: its exit code, or the signal that killed it."""
-    return f"was killed by signal {-code}" if code < 0 else f"ended with exit code {code}"
+    if code < 0:
+        return f"was killed by signal {-code}"
+    return f"ended with exit code {code}"
 
 
 def last_lines(log: Path, count: int) -> list[str]:

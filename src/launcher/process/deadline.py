@@ -166,7 +166,8 @@ def _check() -> float | None:
     with _state.lock:
         if _state.limits is not limits:
             return 0.0
-        name, now = signal.Signals(_state.signum).name, time.monotonic()
+        name = signal.Signals(_state.signum).name
+        now = time.monotonic()
         if limits.grace is not None and now >= _state.since + limits.grace:
             _exit(f"No progress for {limits.grace:g} s after {name}")
         if _state.end is not None and now >= _state.end:

@@ -48,9 +48,9 @@ def open_file(path: str | os.PathLike[str], follow: bool = False) -> io.Buffered
     if stat.S_ISREG(mode):
         return open(descriptor, "rb")
     os.close(descriptor)
-    code = errno.EISDIR if stat.S_ISDIR(mode) else errno.EINVAL
-    text = "it is a folder" if stat.S_ISDIR(mode) else "it is a pipe or a device"
-    raise OSError(code, text, os.fspath(path))
+    if stat.S_ISDIR(mode):
+        raise OSError(errno.EISDIR, "it is a folder", os.fspath(path))
+    raise OSError(errno.EINVAL, "it is a pipe or a device", os.fspath(path))
 
 
 def read_file(path: str | os.PathLike[str], follow: bool = False) -> bytes:

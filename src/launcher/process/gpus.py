@@ -15,7 +15,9 @@ def visible_devices(
 ) -> list[str] | None:
     """Return the numbers or names of the visible GPUs, or None if the variable is not set."""
     value = env.get(variable)
-    return None if value is None else [name for each in value.split(",") if (name := each.strip())]
+    if value is None:
+        return None
+    return [name for each in value.split(",") if (name := each.strip())]
 
 
 def count_gpus(env: Mapping[str, str] = os.environ, dev: Path = Path("/dev")) -> int:
@@ -29,7 +31,8 @@ def count_gpus(env: Mapping[str, str] = os.environ, dev: Path = Path("/dev")) ->
     if (dev / "kfd").exists():
         count = max(count, len(list((dev / "dri").glob("renderD*"))))
     for name in (VISIBLE, "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES"):
-        if (visible := visible_devices(env, name)) is not None:
+        visible = visible_devices(env, name)
+        if visible is not None:
             count = min(count, len(visible))
     if count <= 1:
         return count

@@ -43,7 +43,8 @@ class Lanes:
     def of(self, rank: int) -> list[int]:
         shards = self.world_size // self.replicas
         replica, shard = divmod(rank, shards)
-        first, share = replica * (self.count // self.replicas), self.count // self.world_size
+        first = replica * (self.count // self.replicas)
+        share = self.count // self.world_size
         return [first + turn * shards + shard for turn in range(share)]
 
     def in_order(self, of_ranks: Sequence[Sequence[T]]) -> list[T]:

@@ -142,7 +142,9 @@ def _mark_container(value: Any, restored: Restored) -> Mark | None:
             return _plain(element)
         if isinstance(element, torch.Tensor) and restored.has_tensor(element):
             return "stored"
-        return _array(element) if isinstance(element, ARRAYS) else type(element).__qualname__
+        if isinstance(element, ARRAYS):
+            return _array(element)
+        return type(element).__qualname__
 
     elements = ends(value)
     if is_named(value):
@@ -210,7 +212,8 @@ class Restored:
         self._states[id(owner)] = state, set(map(_bare, attributes(owner)))
 
     def has(self, place: Place) -> bool:
-        value, owners = place.value, place.owners
+        value = place.value
+        owners = place.owners
         if owners and (owners[-1], place.name) in self.attributes:
             return True
         if self.objects.intersection((id(value), *owners)):
@@ -228,7 +231,9 @@ def address(tensor: torch.Tensor) -> int:
     """Return where the numbers of a tensor, or of this rank's part of it, are in memory."""
     with torch.no_grad():
         part = tensor.to_local() if hasattr(tensor, "to_local") else tensor
-    return part.untyped_storage().data_ptr() if _is_readable(part) and part.numel() else 0
+    if _is_readable(part) and part.numel():
+        return part.untyped_storage().data_ptr()
+    return 0
 
 
 def _bare(name: object) -> str:
@@ -240,8 +245,10 @@ def _is_in(place: Place, state: object, names: set[str]) -> bool:
 
     An entry that has the name of another attribute is of that one.
     """
-    name, is_plain = _bare(place.name), isinstance(place.value, PLAIN)
-    values, others = plain_values(place.value), names - set(map(_bare, place.path.split(".")))
+    name = _bare(place.name)
+    is_plain = isinstance(place.value, PLAIN)
+    values = plain_values(place.value)
+    others = names - set(map(_bare, place.path.split(".")))
 
     def parts(part: Any) -> list[tuple[object, Any]]:
         if isinstance(part, Mapping):
@@ -298,13 +305,16 @@ class Looks:
                 excused.add(place.path)
             now[place.path] = described
         new = self._compare(now, excused) if self.count else {}
-        self._before, self._epoch = now, epoch
+        self._before = now
+        self._epoch = epoch
         self.count += 1
         return new
 
     def _describe(self, place: Place, restored: Restored) -> Mark | None:
         try:
-            return None if restored.has(place) else mark(place.value, self._since, restored)
+            if restored.has(place):
+                return None
+            return mark(place.value, self._since, restored)
         # A value of another library may fail in any way, and training must not.
         except Exception as error:
             logger.debug("%s was not looked at: %r", place.path, error)

@@ -46,12 +46,15 @@ def early_kill(grace: float | None, env: Mapping[str, str] = os.environ) -> str 
     timeout = env.get(SHUTDOWN_TIMEOUT, str(DEFAULT_TIMEOUT))
     if "TORCHELASTIC_RUN_ID" not in env or not timeout.isdecimal():
         return None
-    if grace is not None and int(timeout) >= grace:
-        return None
-    allowed = "any time" if grace is None else f"{grace:g} s"
+    allowed = "any time"
+    seconds = "<seconds>"
+    if grace is not None:
+        if int(timeout) >= grace:
+            return None
+        allowed = f"{grace:g} s"
+        seconds = str(math.ceil(grace))
     return (
         f"torchrun kills its ranks {timeout} s after a SIGTERM, but dispatch.grace gives a step and"
-        f" its save {allowed}. Start torchrun with {SHUTDOWN_TIMEOUT}="
-        f"{'<seconds>' if grace is None else math.ceil(grace)} in the environment, or their steps"
-        " are lost."
+        f" its save {allowed}. Start torchrun with {SHUTDOWN_TIMEOUT}={seconds} in the environment,"
+        " or their steps are lost."
     )

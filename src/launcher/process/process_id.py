@@ -48,7 +48,9 @@ def process_start(pid: int) -> str | None:
     except OSError:
         return None
     state, _, started = done.stdout.strip().partition(" ")
-    return None if not started or state.startswith("Z") else started.strip()
+    if not started or state.startswith("Z"):
+        return None
+    return started.strip()
 
 
 def has_open(pid: int, folder: Path) -> bool:

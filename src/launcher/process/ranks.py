@@ -99,7 +99,8 @@ def has_met() -> bool:
 def _open_store(ranks: Ranks, timeout: timedelta) -> object:
     if ranks.world_size == 1:
         return dist.HashStore()
-    env, job = os.environ, os.environ.get(MEETING, "")
+    env = os.environ
+    job = os.environ.get(MEETING, "")
     # The meeting may be inherited from a job in which torchrun, say, has launched these ranks.
     has_derived_port = job != "" and env["MASTER_PORT"] == str(port_of(job))
     if PARENT not in env and not has_derived_port:
@@ -157,7 +158,8 @@ def join(device: torch.device, timeout: float = TIMEOUT) -> None:
     )
     deadline.progress()
     _meeting.joined = True
-    if signum := maximum(signals.first_signal()):
+    signum = maximum(signals.first_signal())
+    if signum:
         leave()
         raise signals.SignalExit(signum)
 

@@ -154,7 +154,9 @@ def is_generator(value: object) -> bool:
 def get_generator_state(generator: Any) -> object:
     if isinstance(generator, np.random.Generator):
         return generator.bit_generator.state
-    return generator.getstate() if isinstance(generator, random.Random) else generator.get_state()
+    if isinstance(generator, random.Random):
+        return generator.getstate()
+    return generator.get_state()
 
 
 def set_generator_state(generator: Any, state: Any) -> None:

@@ -247,7 +247,8 @@ def _after_fork() -> None:
     Python drops exceptions here, so a wait that has forked (`wait_for`) is not ended by this
     signal, but by its batch, a second signal or the grace period.
     """
-    is_waiting, _state.waiting = _state.waiting, False
+    is_waiting = _state.waiting
+    _state.waiting = False
     signal.pthread_sigmask(signal.SIG_SETMASK, _fork.mask)
     _state.waiting = is_waiting
 
@@ -258,6 +259,7 @@ def _begin_child() -> None:
         signal.signal(signum, signal.default_int_handler if is_interrupt else signal.SIG_DFL)
     _state.of_parent |= _state.installed
     _state.installed = frozenset()
-    _state.on_first, _state.waiting = None, False
+    _state.on_first = None
+    _state.waiting = False
     forget()
     signal.pthread_sigmask(signal.SIG_SETMASK, _fork.mask)

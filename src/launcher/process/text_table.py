@@ -46,14 +46,15 @@ class TextTable:
 
     def lines(self, width: int | None = None, colored: bool = False) -> Iterator[str]:
         """Yield the lines, cut or folded to `width` columns unless it is None."""
-        rows = [self.headings, *self.rows] if self.headings else [*self.rows]
-        numbers = list(range(-1 if self.headings else 0, len(self.rows)))
-        cells = [[_printable(text) for text in row] for row in rows]
+        headings = [self.headings] if self.headings else []
+        numbers = list(range(-len(headings), len(self.rows)))
+        cells = [[_printable(text) for text in row] for row in (*headings, *self.rows)]
         widths = [max(map(cell_len, column)) for column in zip(*cells, strict=True)]
-        if width is not None:
-            widths = self._folding(widths, width) if self.folds else self._cut(widths, width)
         if width is not None and self.folds:
+            widths = self._folding(widths, width)
             numbers, cells = _fold(numbers, cells, widths)
+        elif width is not None:
+            widths = self._cut(widths, width)
         end = "…" if encodable("…", sys.stdout) else "."
         bold = {(-1, column): "bold" for column in range(len(widths))}
         styles = bold | self.styles if colored else {}
@@ -119,7 +120,9 @@ def is_colored() -> bool:
 
 def terminal_width() -> int | None:
     """Return the width in columns, or None if standard output is not a terminal."""
-    return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+    if sys.stdout.isatty():
+        return shutil.get_terminal_size().columns
+    return None
 
 
 def style(text: str, style: str) -> str:
@@ -137,7 +140,8 @@ def _fold(
     numbers: Sequence[int], rows: Sequence[Sequence[str]], widths: Sequence[int]
 ) -> tuple[list[int], list[list[str]]]:
     """Divide long cells; return the number of the row that each line belongs to, and the lines."""
-    owners, lines = list[int](), list[list[str]]()
+    owners = list[int]()
+    lines = list[list[str]]()
     for number, row in zip(numbers, rows, strict=True):
         parts = [_divide(text, room) for text, room in zip(row, widths, strict=True)]
         for line in zip_longest(*parts, fillvalue=""):
@@ -156,4 +160,6 @@ def _fit(text: str, room: int, right: bool, end: str) -> str:
     length = cell_len(text)
     if length > room:
         return set_cell_size(text, room - 1) + end
-    return " " * (room - length) + text if right else text + " " * (room - length)
+    if right:
+        return " " * (room - length) + text
+    return text + " " * (room - length)

@@ -32,6 +32,7 @@ def begin_exit() -> None:
     At exit torch waits for them, which takes seconds on a GPU.
     """
     signals.ignore()
-    if (inductor := sys.modules.get("torch._inductor.async_compile")) is not None:
+    inductor = sys.modules.get("torch._inductor.async_compile")
+    if inductor is not None:
         # Once they were told to end, torch does not wait for them again.
         threading.Thread(target=inductor.shutdown_compile_workers, daemon=True).start()

@@ -43,7 +43,8 @@ def explain_denial(error: OSError, path: Path) -> tuple[str, str]:
 
 def ask_owner(place: Path) -> str:
     """Return what this user can ask the owner of a folder for, or "" if it is this user's."""
-    if (owner := other_owner(place)) is None:
+    owner = other_owner(place)
+    if owner is None:
         return ""
     return f", or ask {owner} for `chmod -R g+rwX {place}`, and `umask 002` for later runs"
 

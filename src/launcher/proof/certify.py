@@ -31,7 +31,8 @@ LOSS = r"loss['\"]?[=: ]+['\"]?(-?(?:[0-9.]+(?:e[+-]?\d+)?|inf)|nan)"
 STEP = r"step['\"]?[=: ]+['\"]?([0-9.]+)"
 FOLDER_PLACEHOLDER = "{dir}"
 LAST_LINES = 8
-EXACT, CLOSE = "exact", "close"
+EXACT = "exact"
+CLOSE = "close"
 CLOSE_TOLERANCE = 0.01
 """Largest relative difference of losses that count as close."""
 
@@ -89,9 +90,12 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def read(line: str, arguments: argparse.Namespace) -> tuple[float, float] | None:
     """Return the step and the loss of a line, or None without both."""
-    step, loss = arguments.step.search(line), arguments.loss.search(line)
+    step = arguments.step.search(line)
+    loss = arguments.loss.search(line)
     try:
-        return None if step is None or loss is None else (float(step[1]), float(loss[1]))
+        if step is None or loss is None:
+            return None
+        return (float(step[1]), float(loss[1]))
     except ValueError:
         return None
 
@@ -165,12 +169,14 @@ def launch(
     """Run the command in a folder to its end, or stop it once it has printed the step `at`."""
     folder.mkdir(exist_ok=True)
     process = start(command, folder)
-    result, sent = Launch(), 0.0
+    result = Launch()
+    sent = 0.0
     too_late = Killer(process.pid, arguments.grace)
     try:
         for line in output_of(process):
             result.lines = [*result.lines, line][-LAST_LINES:]
-            if (reading := read(line, arguments)) is None:
+            reading = read(line, arguments)
+            if reading is None:
                 continue
             step, result.losses[step] = reading
             if at is not None and step >= at and not sent:
@@ -214,7 +220,8 @@ class Killer(threading.Timer):
 
     def __init__(self, group: int, seconds: float):
         super().__init__(seconds, self._kill)
-        self.group, self.has_killed = group, False
+        self.group = group
+        self.has_killed = False
 
     def _kill(self) -> None:
         self.has_killed = True
@@ -268,14 +275,17 @@ def findings_of_resume(straight: Launch, first: Launch, second: Launch) -> Itera
         yield Finding(text, "restarted")
         return
     yield Finding(f"The second start begins with step {begin:g}.")
-    if missing := straight.losses.keys() - first.losses.keys() - second.losses.keys():
+    missing = straight.losses.keys() - first.losses.keys() - second.losses.keys()
+    if missing:
         text = f"{len(missing)} steps were never printed, the first of them {min(missing):g}."
         yield Finding(text, "skipped steps")
-    if repeated := first.losses.keys() & second.losses.keys():
+    repeated = first.losses.keys() & second.losses.keys()
+    if repeated:
         yield Finding(f"It repeats {plural(len(repeated), 'step')}.")
     if second.code:
         yield Finding(f"The second start ended with exit code {second.code}.", "failed")
-    if steps := differing_steps(straight, second):
+    steps = differing_steps(straight, second)
+    if steps:
         pairs = [(straight.losses[step], second.losses[step]) for step in steps]
         largest = max(relative_difference(*pair) for pair in pairs)
         text = (
@@ -296,4 +306,6 @@ def differing_steps(one: Launch, other: Launch) -> list[float]:
 
 def relative_difference(expected: float, actual: float) -> float:
     distance = abs(actual - expected)
-    return math.inf if math.isnan(distance) else distance / max(abs(expected), 1e-12)
+    if math.isnan(distance):
+        return math.inf
+    return distance / max(abs(expected), 1e-12)

@@ -14,7 +14,7 @@ from launcher.checkpoint.manifest import CorruptCheckpoint
 from launcher.config.identity.course import describe_courses
 from launcher.config.run_config import read_tree
 from launcher.config.schema.metric_direction import sort_best_first
-from launcher.config.tree import get, walk
+from launcher.config.tree import get, walk, without
 from launcher.errors import ConfigError
 from launcher.process.argument_parser import Parser
 from launcher.process.files import read_file, replace_file
@@ -102,7 +102,7 @@ def statement_of(stored: StoredRun, metric: str | None) -> dict[str, Any]:
         "beyond_identity": beyond_identity(read_tree(checkpoint / "config.yaml")),
         "code": code_of(run, checkpoint),
         "data": data_of(run.identity or {}),
-        "machine": {key: v for key, v in load_yaml(checkpoint / MACHINE).items() if key != "data"},
+        "machine": without(load_yaml(checkpoint / MACHINE), "data"),
         "versions": run.record.get("versions"),
         "ranks": run.record.get("world_size"),
         "lanes": get(run.identity or {}, "trainer.lanes"),

@@ -35,24 +35,28 @@ def base_of_change(root: Path) -> str:
     if base == head or (base is None and not is_shallow):
         previous = git(root, "rev-parse", "--verify", "--quiet", "HEAD~1")
         base = previous if is_equal_tree(root, "HEAD") else head
-    if base is None and is_shallow:
-        raise ConfigError(
-            "guard: this clone has no history to compare with; add fetch-depth: 0 to"
-            " actions/checkout, or run git fetch --unshallow."
-        )
     if base is None:
-        raise ConfigError("guard: there is no earlier commit to compare with; commit a change.")
+        text = "there is no earlier commit to compare with; commit a change."
+        if is_shallow:
+            text = (
+                "this clone has no history to compare with; add fetch-depth: 0 to actions/checkout,"
+                " or run git fetch --unshallow."
+            )
+        raise ConfigError(f"guard: {text}")
     return base
 
 
 def base_or(root: Path, against: str | None, option: str) -> str:
     """Return the commit that an option names, or the base of the change."""
-    return base_of_change(root) if against is None else resolve(root, against, option)
+    if against is None:
+        return base_of_change(root)
+    return resolve(root, against, option)
 
 
 def default_branch(root: Path) -> str | None:
     """Return the default branch of `origin`, else `main` or `master`, or None without any."""
-    if (name := git(root, "symbolic-ref", "--quiet", "refs/remotes/origin/HEAD")) is not None:
+    name = git(root, "symbolic-ref", "--quiet", "refs/remotes/origin/HEAD")
+    if name is not None:
         return name
     names = ("origin/main", "origin/master", "main", "master")
     return next((n for n in names if git(root, "rev-parse", "--verify", "--quiet", n)), None)
@@ -88,7 +92,8 @@ def bisect(
     Returns:
         The first bad commit, or None if commits that cannot be trained hide it, and these.
     """
-    goods, untrained = [good], list[str]()
+    goods = [good]
+    untrained = list[str]()
     while True:
         excluded = [f"^{commit}" for commit in goods]
         listed = git(root, "rev-list", "--bisect-all", bad, *excluded) or ""

@@ -97,16 +97,19 @@ def line_differences(before: Lines, after: Lines, names: tuple[str, str]) -> Ite
             yield f"step {step}: only {name} has a line of metrics.jsonl"
             continue
         for key in {**before[step], **after[step]}:
-            old, new = before[step].get(key), after[step].get(key)
+            old = before[step].get(key)
+            new = after[step].get(key)
             if repr(old) != repr(new):
                 yield f"step {step}: {key} {new!r} instead of {old!r}"
 
 
 def diff(first: RunFolder, second: RunFolder, start: int, end: int, names: tuple[str, str]) -> Diff:
     """Compare two trainings: checkpoints at `end`, and lines of metrics since `start`."""
-    before, after = lines_of(first, start, end), lines_of(second, start, end)
+    before = lines_of(first, start, end)
+    after = lines_of(second, start, end)
     result = Diff(lines=len(before), metrics=[*line_differences(before, after, names)])
-    if (newest := second.newest_step()) != end:
+    newest = second.newest_step()
+    if newest != end:
         result.states = [f"the last one is of step {newest} instead of {end}"]
         return result
     before_end, after_end = (folder.checkpoints / step_name(end) for folder in (first, second))
@@ -117,7 +120,8 @@ def diff(first: RunFolder, second: RunFolder, start: int, end: int, names: tuple
 
 def checkpoint_differences(first: Path, second: Path) -> list[str]:
     """List the differences between two checkpoints, of any number of ranks, tensors first."""
-    left, right = StoredCheckpoint(first), StoredCheckpoint(second)
+    left = StoredCheckpoint(first)
+    right = StoredCheckpoint(second)
     differing = list(_of_tensors(left, right))
     differing += _of_values("state", left.meta, right.meta)
     for rank in range(min(left.manifest.world_size, right.manifest.world_size)):
@@ -126,7 +130,8 @@ def checkpoint_differences(first: Path, second: Path) -> list[str]:
 
 
 def _of_tensors(left: StoredCheckpoint, right: StoredCheckpoint) -> Iterator[tuple[str, str]]:
-    before, after = set(left.names()), set(right.names())
+    before = set(left.names())
+    after = set(right.names())
     for name in sorted(before | after):
         if name not in before or name not in after:
             yield name, "only one of them has it"
@@ -151,7 +156,8 @@ def tensor_difference(before: torch.Tensor, after: torch.Tensor) -> str | None:
     unequal = (bits[0].view(rows) != bits[1].view(rows)).any(dim=1)
     at = int(unequal.nonzero()[0])
     index = [int(number) for number in torch.unravel_index(torch.tensor(at), before.shape)]
-    old, new = before.reshape(-1), after.reshape(-1)
+    old = before.reshape(-1)
+    new = after.reshape(-1)
     text = (
         f"{int(unequal.sum())} of {len(old)} elements, the first at {index}: {new[at].item()!r}"
         f" instead of {old[at].item()!r}"
@@ -169,7 +175,8 @@ def _of_values(name: str, before: Any, after: Any) -> Iterator[tuple[str, str]]:
         for key in {**before, **after}:
             yield from _of_values(f"{name}/{key}", before.get(key), after.get(key))
     elif isinstance(before, torch.Tensor) and isinstance(after, torch.Tensor):
-        if (text := tensor_difference(before, after)) is not None:
+        text = tensor_difference(before, after)
+        if text is not None:
             yield name, text
     elif _is_sequence(before) and _is_sequence(after) and len(before) == len(after):
         for number, pair in enumerate(zip(before, after, strict=True)):

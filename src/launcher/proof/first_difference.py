@@ -51,7 +51,9 @@ class Difference:
         what = f"{BY_PARAMETER[kind]} of {name}" if name else kind
         text = f"differs from step {step}: {what}{size}{rank}"
         before = OF_A_STEP[: OF_A_STEP.index(kind)][-2:]
-        return f"{text}; {' and '.join(before)} are equal until then" if len(before) > 1 else text
+        if len(before) > 1:
+            return f"{text}; {' and '.join(before)} are equal until then"
+        return text
 
 
 def first_difference(old: Side, new: Side) -> Difference | None:
@@ -65,7 +67,8 @@ def first_difference(old: Side, new: Side) -> Difference | None:
     }
     end = min(old.end, new.end)
     for place in sorted({**before, **new.values}, key=_order):
-        then, now = before.get(place), new.values.get(place)
+        then = before.get(place)
+        now = new.values.get(place)
         # The end itself is compared after the steps that both have.
         if then != now and not (place.kind in OF_A_STEP and place.step > end):
             return Difference(place, then, now, names.get(place, place.name))
@@ -103,7 +106,8 @@ def modules_renamed(renamed: Mapping[str, str]) -> list[str]:
     """Return `old -> new` for the modules whose parameters have other names."""
     texts: dict[str, None] = {}
     for before, after in renamed.items():
-        old, new = before.split("."), after.split(".")
+        old = before.split(".")
+        new = after.split(".")
         while len(old) > 1 and len(new) > 1 and old[-1] == new[-1]:
             del old[-1], new[-1]
         texts[f"{'.'.join(old)} -> {'.'.join(new)}"] = None
@@ -123,7 +127,8 @@ def size_of(difference: Difference, old: Path, new: Path) -> str:
 
     _, kind, rank, name = difference.place
     file = f"rank-{rank}-{kind}"
-    then, now = load_file(old / file).get(difference.old_name), load_file(new / file).get(name)
+    then = load_file(old / file).get(difference.old_name)
+    now = load_file(new / file).get(name)
     if then is None or now is None:
         return " (only one side has it)"
     if then.shape != now.shape:

@@ -80,7 +80,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             print(*error.messages, sep="\n", file=sys.stderr)
     finally:
         signals.restore(before)
-    if signum := signals.first_signal():
+    signum = signals.first_signal()
+    if signum:
         print("Interrupted; nothing is left behind.", file=sys.stderr)
         return 128 + signum
     return code
@@ -88,7 +89,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def run(arguments: Namespace, root: Path) -> int:
     """Do what the options say, with all files below `root`; return the exit code."""
-    words, equal = tuple(arguments.overrides), list[EqualPresets]()
+    words = tuple(arguments.overrides)
+    equal = list[EqualPresets]()
     if words:
         presets = [Preset(" ".join(words), words, arguments.steps or STEPS)]
     else:
@@ -107,7 +109,9 @@ def run(arguments: Namespace, root: Path) -> int:
     codes = [verdict.code for verdict in verdicts]
     if not (arguments.write or arguments.locked or arguments.bisect):
         codes += [_agree(each, verdicts) for each in equal]
-    return DIFFERENT if DIFFERENT in codes else max(codes, default=IDENTICAL)
+    if DIFFERENT in codes:
+        return DIFFERENT
+    return max(codes, default=IDENTICAL)
 
 
 def _judge(against: str | None, root: Path, has_equal: bool) -> Callable[[Preset], Verdict] | None:
@@ -123,7 +127,9 @@ def _judge(against: str | None, root: Path, has_equal: bool) -> Callable[[Preset
         old = copy_commit(here, base, root / "base")
         return lambda preset: compare_codes(old, here, preset, root)
     print(f"Nothing to compare: the tracked files equal {name}.", flush=True)
-    return (lambda preset: train_only(here, preset, root)) if has_equal else None
+    if has_equal:
+        return lambda preset: train_only(here, preset, root)
+    return None
 
 
 def _print(verdicts: Iterable[Verdict]) -> list[Verdict]:

@@ -21,7 +21,8 @@ class GuardBisect:
     """
 
     def __init__(self, here: Code, names: list[str], root: Path):
-        self.here, self.root = here, root
+        self.here = here
+        self.root = root
         self.good, self.bad = (
             commits.resolve(here.root, name, "--bisect") for name in [*names, "HEAD"][:2]
         )

@@ -51,7 +51,8 @@ class EqualPresets:
     def _is_close(self, first: object, other: object) -> bool:
         if self.close is None or first is None or other is None:
             return False
-        one, two = float(str(first)), float(str(other))
+        one = float(str(first))
+        two = float(str(other))
         return abs(one - two) <= self.close * abs(one)
 
 
@@ -86,7 +87,8 @@ def read_file(steps: int | None) -> tuple[list[Preset], list[EqualPresets]]:
 
 def _equal(entry: object, names: Sequence[str]) -> EqualPresets:
     """Read a list of presets, or a mapping with `presets` and `close`."""
-    chosen, close = entry, None
+    chosen = entry
+    close = None
     if isinstance(entry, dict) and entry.keys() == {"presets", "close"}:
         chosen = entry["presets"]
         # YAML 1.1 reads 1e-6 as text.

@@ -102,7 +102,8 @@ def train_function(request: Mapping[str, Any], root: Path) -> tuple[RunFolder, M
     # A trainer seeds only what it draws from, and all generators are compared.
     seed_all(0, 0)
     trainer = getattr(module, name)()
-    trainer.workspace, trainer.pause_at = root / "run", request["steps"]
+    trainer.workspace = root / "run"
+    trainer.pause_at = request["steps"]
     build = trainer.build_hooks
 
     def build_hooks() -> list[Any]:

@@ -25,7 +25,8 @@ class GuardLock:
     """
 
     def __init__(self, root: Path, is_written: bool):
-        self.root, self.is_written = root, is_written
+        self.root = root
+        self.is_written = is_written
         self.code = Code(Path.cwd(), Path(), "the working tree")
         self.lines = read_lock()
 

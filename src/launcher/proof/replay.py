@@ -31,7 +31,8 @@ def run(arguments: argparse.Namespace) -> int:
     """Replay segments of runs and print each; return 0 if all are bitwise identical."""
     if arguments.segments < 1:
         raise ConfigError(f"--segments={arguments.segments}: must be at least 1.")
-    runs, are_equal = select_runs(arguments.runs, arguments.outputs), True
+    runs = select_runs(arguments.runs, arguments.outputs)
+    are_equal = True
     for stored in runs:
         try:
             for result in replays(stored, arguments):
@@ -58,7 +59,8 @@ def segments_of(run: StoredRun, arguments: argparse.Namespace) -> list[tuple[int
     """Return the pairs of checkpoints that the command line names, or random neighbors."""
     steps = checkpoint_steps(run.folder.checkpoints)
     if not steps:
-        root, target = run.folder.checkpoints, ""
+        root = run.folder.checkpoints
+        target = ""
         if root.is_symlink() and not root.exists():
             target = (
                 f", which points to {root.readlink()}, a folder that this machine does not have"
@@ -93,7 +95,8 @@ def segments_of(run: StoredRun, arguments: argparse.Namespace) -> list[tuple[int
 def lines_of(result: Replay) -> Iterator[str]:
     where = f"{result.run}, steps {result.start} to {result.end}:"
     if result.is_equal:
-        tensors, lines = plural(result.diff.tensors, "tensor"), plural(result.diff.lines, "line")
+        tensors = plural(result.diff.tensors, "tensor")
+        lines = plural(result.diff.lines, "line")
         yield f"{where} bitwise identical ({tensors}, {lines} of metrics.jsonl)."
         return
     yield f"{where} different."

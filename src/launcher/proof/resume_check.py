@@ -33,7 +33,8 @@ class ResumeCheckJob:
     starts_ranks = True
 
     def __init__(self, steps: PositiveInt = 5, scratch: str | None = None):
-        self.steps, self.scratch = steps, scratch
+        self.steps = steps
+        self.scratch = scratch
 
     def run(self, config: RunConfig) -> dict[str, object] | None:
         """Train both copies and compare them; raise a TrainingError if they differ.
@@ -82,7 +83,8 @@ class ResumeCheckJob:
             for line in comparison.report():
                 logger.error(line)
             raise TrainingError(f"job=resume_check: a resume from step {at} changes the numbers.")
-        tensors, lines = comparison.diff.tensors, comparison.diff.lines
+        tensors = comparison.diff.tensors
+        lines = comparison.diff.lines
         logger.info(
             "Bitwise identical after SIGTERM at step %d and a resume: %d tensors, %d lines of"
             " metrics.jsonl, counters, and the random state of each rank.",

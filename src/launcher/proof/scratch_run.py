@@ -70,7 +70,8 @@ class ScratchRun(Traced):
         self.hydra = hydra
         self.ranks = ranks
         self.label = label
-        self.is_traced, self.save_at = is_traced, save_at
+        self.is_traced = is_traced
+        self.save_at = save_at
         self.outputs = root / "outputs"
         folder = self.outputs / str(config["run"]["name"]) / str(config["run"]["id"])
         super().__init__(RunFolder(folder), root / "trace")
@@ -91,7 +92,8 @@ class ScratchRun(Traced):
         """Train up to a step, or to a SIGTERM; return the exit code, negative for a signal."""
         from launcher.config.run_config import save_job
 
-        file, log = self.root / "job.yaml", self.root / "log"
+        file = self.root / "job.yaml"
+        log = self.root / "log"
         save_job(file, self.settings(end, stop_at), self.hydra)
         code = run_job(file, log)
         is_stopped = stop_at is not None and code == STOP_CODE
@@ -103,7 +105,8 @@ class ScratchRun(Traced):
         """Evaluate a checkpoint of the copy; return the line of its metrics."""
         from launcher.config.run_config import replace_values, save_job
 
-        file, log = self.root / "job.yaml", self.root / "log"
+        file = self.root / "job.yaml"
+        log = self.root / "log"
         # The configuration is read by whoever made this copy, which checks what it names.
         job = {"_target_": own_target("job", "evaluate"), "checkpoint": step, "split": split}
         settings = replace_values(self.settings(step, None), {"job": {**job, "trust": True}})
@@ -152,7 +155,8 @@ def starts_of(config: Node) -> dict[str, str]:
     outputs = expand(config["paths"]["outputs"])
     run = config["run"]
     paths = dict[str, str]()
-    fork, weights = run.get("fork_from"), run.get("init_from")
+    fork = run.get("fork_from")
+    weights = run.get("init_from")
     if fork and (path := checkpoint_of(outputs, fork)) is not None:
         paths["run.fork_from"] = str(path.absolute())
     source = weights_source(outputs, weights) if weights else None

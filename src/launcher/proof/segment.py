@@ -82,7 +82,8 @@ def changes_in(run: StoredRun, start: int, end: int) -> Differences:
 
 def _check_configuration(run: StoredRun, start: int, end: int) -> None:
     """Check that the steps of a segment were trained with one configuration."""
-    if changes := changes_in(run, start, end):
+    changes = changes_in(run, start, end)
+    if changes:
         raise ConfigError(
             f"{run.label}: steps {start} to {end} were trained with several configurations"
             f" ({in_a_line(changes)}), which a replay cannot repeat; choose others with --from and"

@@ -58,7 +58,8 @@ class NotTrained(Exception):
 
     def __init__(self, message: str, label: str, is_rejected: bool):
         super().__init__(message)
-        self.label, self.is_rejected = label, is_rejected
+        self.label = label
+        self.is_rejected = is_rejected
 
 
 class Place(NamedTuple):

@@ -110,7 +110,9 @@ def _text(value: object, depth: int = 0) -> str:
         return f"[{', '.join(_text(item, depth + 1) for item in value)}]"
     if is_iterator(value):
         return repr(iterator_parts(value))
-    return repr(value) if isinstance(value, VALUES) else type(value).__name__
+    if isinstance(value, VALUES):
+        return repr(value)
+    return type(value).__name__
 
 
 def _digest(content: bytes) -> str:

@@ -122,14 +122,17 @@ def _look_closer(
 
 def _changed_keys(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
     """Return a line with the keys of the configuration whose values differ, or none."""
-    then, now = leaves(old), leaves(new)
+    then = leaves(old)
+    now = leaves(new)
     texts = [
         f"{key}: {then.get(key, 'not set')} -> {now.get(key, 'not set')}"
         for key in {**then, **now}
         if then.get(key) != now.get(key) and not is_within(key, OF_THE_FOLDER)
     ]
     more = f", and {len(texts) - MAX_SHOWN} more" if len(texts) > MAX_SHOWN else ""
-    return [f"configuration: {', '.join(texts[:MAX_SHOWN])}{more}"] if texts else []
+    if texts:
+        return [f"configuration: {', '.join(texts[:MAX_SHOWN])}{more}"]
+    return []
 
 
 def _shared_files(old: Side, new: Side) -> list[str]:

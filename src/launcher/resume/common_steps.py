@@ -52,7 +52,8 @@ def _limits(one: Node, other: Node, lines: Callable[[], Sequence[Node]]) -> dict
     rules = {
         key: _rule(key, one, other) for key in diff(without_defaults(one), without_defaults(other))
     }
-    if without := [key for key, (_, rule) in rules.items() if rule is None]:
+    without = [key for key, (_, rule) in rules.items() if rule is None]
+    if without:
         return dict.fromkeys(without, 0)
     # A rule may construct parts, so each key must have one before the first is asked.
     pair = Pair(one, other, lines)
@@ -73,13 +74,16 @@ def comparable(
     Args:
         identity: what a run is named by.
         config: its configuration, as it is stored.
-        max_steps: its last step, or None if it is not known.
+        max_steps: its last step, or None if it is not known. An identity with its own, which does
+            not follow from the data, keeps it.
         counts_workers: whether the number of workers decides the random numbers of the data.
     """
     nodes = {"hooks": for_json(config.get("hooks") or {})}
     if counts_workers:
         nodes["data"] = {**identity["data"], "num_workers": get(config, "data.num_workers")}
-    return {**(with_steps(identity, max_steps) if max_steps else identity), **nodes}
+    if max_steps and get(identity, "trainer.max_steps") is None:
+        identity = with_steps(identity, max_steps)
+    return {**identity, **nodes}
 
 
 def decisive_part(identity: Node) -> str:
@@ -89,7 +93,8 @@ def decisive_part(identity: Node) -> str:
 
 def _without_rules(node: Node, path: str) -> Tree:
     """Return a node without the keys that have a rule, and the nodes whose keys all have one."""
-    rules, remaining = _rules_of(path, node) or {}, {}
+    rules = _rules_of(path, node) or {}
+    remaining = {}
     for key, value in node.items():
         here = join(path, key)
         # A node that is null is equivalent to none.
@@ -104,7 +109,8 @@ def _rule(key: str, one: Node, other: Node) -> tuple[str, Rule | None]:
     parts = key.split(".")
     for depth in range(len(parts), 0, -1):
         # The key may be of a whole class, which one of them lacks.
-        path, name = ".".join(parts[:depth]), parts[depth] if depth < len(parts) else "*"
+        path = ".".join(parts[:depth])
+        name = parts[depth] if depth < len(parts) else "*"
         nodes = [node for tree in (one, other) if (node := get(tree, path)) is not None]
         declared = [rules for node in nodes if (rules := _rules_of(path, node)) is not None]
         if declared:
@@ -118,7 +124,8 @@ def _rules_of(path: str, node: object) -> Mapping[str, Rule] | None:
 
     Code of others is not imported, since an identity may be a stored one.
     """
-    if (owner := OWNERS.get(path)) is None:
+    owner = OWNERS.get(path)
+    if owner is None:
         target = node.get("_target_") if isinstance(node, Mapping) else None
         if not isinstance(target, str):
             return None

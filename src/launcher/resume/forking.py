@@ -85,9 +85,12 @@ class Fork:
 
     def _keys(self, change: Change, built: Sequence[Settings]) -> Collection[str]:
         """Return the changed keys of the groups, or all if another key may have decided them."""
-        changed, known = change.of("optimizer"), keys_of(built)
+        changed = change.of("optimizer")
+        known = keys_of(built)
         is_named = not change.differs("scheduler") and changed.keys() <= {*known}
-        return changed if is_named and "optimizer" not in self.without else known
+        if is_named and "optimizer" not in self.without:
+            return changed
+        return known
 
     def _check_same_optimizer(self, before: str, now: str) -> None:
         if before != now:

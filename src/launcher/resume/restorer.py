@@ -66,9 +66,11 @@ class CheckpointRestorer:
     def __post_init__(self) -> None:
         self.choice = ResumeChoice()
         # In messages: a setting that chooses a checkpoint, and a way to train another run.
-        self._key, self._another = "run.resume", "run.tag=<word>"
+        self._key = "run.resume"
+        self._another = "run.tag=<word>"
         if self.config is None:
-            self._key, self._another = "load", "another workspace"
+            self._key = "load"
+            self._another = "another workspace"
 
     def restore(self, trainer: Resumable) -> Path | None:
         """Load the checkpoint that the run resumes from, and return it, or None at step 0."""
@@ -138,9 +140,11 @@ class CheckpointRestorer:
         except TrainingError as error:
             misfit = str(error)
         outcomes = ranks.all_gather((problem, misfit))
-        key, value = self._key, str(self.load)
+        key = self._key
+        value = str(self.load)
         if self.choice.is_fork and self.fork is not None:
-            key, value = KEY, self.fork.source
+            key = KEY
+            value = self.fork.source
         misfit = next((text for _, text in outcomes if text is not None), None)
         if misfit is not None:
             raise ConfigError(
@@ -173,14 +177,15 @@ class CheckpointRestorer:
 
     def _choose_or_fork(self, trainer: Resumable) -> ResumeChoice:
         choice = self._choose(trainer)
-        if choice.path is None and self.fork is not None:
+        if choice.path is not None:
+            return choice
+        if self.fork is not None:
             source = str(self.fork.checkpoint())
             return ResumeChoice(source, is_named=True, is_fork=True)
-        if choice.path is None and self.shared is not None:
-            shared_start = self.shared.find(trainer)
-            if shared_start is not None:
-                return ResumeChoice(str(shared_start[0]), is_shared=True, states=shared_start[1])
-        return choice
+        shared_start = None if self.shared is None else self.shared.find(trainer)
+        if shared_start is None:
+            return choice
+        return ResumeChoice(str(shared_start[0]), is_shared=True, states=shared_start[1])
 
     def _choose(self, trainer: Resumable) -> ResumeChoice:
         self.store.recover()
@@ -196,7 +201,8 @@ class CheckpointRestorer:
         if self.load not in ("latest", "auto", "must"):
             path = find_checkpoint(self.store.root, self.load, self._key, hashes=False)
             return ResumeChoice(str(path), is_named=True)
-        if (newest := self._newest()) is not None:
+        newest = self._newest()
+        if newest is not None:
             return newest
         if self.load == "must":
             raise has_no_checkpoint(self.store, self._key)
@@ -216,7 +222,8 @@ class CheckpointRestorer:
 
     def _reject_new_start(self, trainer: Resumable) -> None:
         """Reject a start at step 0 of a run that has saved."""
-        if step := RunOnDisk.read(trainer.workspace or Path()).record.get("checkpoint"):
+        step = RunOnDisk.read(trainer.workspace or Path()).record.get("checkpoint")
+        if step:
             raise ConfigError(
                 f"{self._key}={self.load}: run.json says that step {step} was saved, but"
                 f" {self.store.root} has no checkpoint. Put the checkpoints back; or start at step"
@@ -227,7 +234,8 @@ class CheckpointRestorer:
         """Set aside later checkpoints, or all if the run resumes from another folder."""
         source = trainer.resumed_from
         if source is not None and source.parent == self.store.root:
-            step, text = trainer.step, "Started from step %d: a later checkpoint is kept as %s."
+            step = trainer.step
+            text = "Started from step %d: a later checkpoint is kept as %s."
         else:
             step = -1
             text = (
@@ -247,7 +255,8 @@ class CheckpointRestorer:
         return is_same(read_tree(file), read_tree(self.config))
 
     def _restore(self, trainer: Resumable, stored: StoredCheckpoint) -> None:
-        expected, actual = trainer.strategy.checkpoint_format, stored.manifest.checkpoint_format
+        expected = trainer.strategy.checkpoint_format
+        actual = stored.manifest.checkpoint_format
         if expected != actual:
             raise ConfigError(
                 f"strategy={trainer.strategy.name}: {stored.path} was written by"
@@ -279,7 +288,8 @@ class CheckpointRestorer:
         self, trainer: Resumable, stored: StoredCheckpoint, rank_state: dict[str, Any] | None
     ) -> None:
         """Load a checkpoint of the run; a changed setting of the optimizer is the current one."""
-        state, built = stored.meta["training_state"], settings_as_built(trainer)
+        state = stored.meta["training_state"]
+        built = settings_as_built(trainer)
         trainer.load_training_state(state | {"data_loader": own_position(state, rank_state)})
         trainer.strategy.load(stored)
         change = Change.since(stored.path, self.config)

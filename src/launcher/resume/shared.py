@@ -70,7 +70,8 @@ class Part:
         The first attempt stands for the steps before its own too: its run has shared them, and has
         compared them with its own.
         """
-        start, end = self.attempt["start_step"], self.attempt.get("end_step")
+        start = self.attempt["start_step"]
+        end = self.attempt.get("end_step")
         if not self.is_first and (start >= step or end == start):
             return 0
         return step if end is None else min(step, end)
@@ -124,7 +125,8 @@ class SharedStart:
     """
 
     def __init__(self, settings: Settings, texts: Mapping[str, str]):
-        self.settings, self.texts = settings, texts
+        self.settings = settings
+        self.texts = texts
         self.weights: str | None = None
         """The digest of the weights of `run.init_from`, once they are loaded."""
         self.source: Source | None = None
@@ -176,7 +178,8 @@ class SharedStart:
 
     def _parts(self, stored: RunOnDisk, lines: Callable[[], list[Node]]) -> list[Part]:
         parts = list[Part]()
-        all_settings, named = settings_of(stored.attempts), dict[str, Any]()
+        all_settings = settings_of(stored.attempts)
+        named = dict[str, Any]()
         if None in all_settings:
             named = comparable(stored.identity or {}, nest(stored.settings), stored.max_steps)
         steps_of: dict[int, int] = {}
@@ -205,25 +208,28 @@ class SharedStart:
 
     def _usable(self, trainer: Resumable, source: Source) -> Source:
         """Return a source with its best checkpoint, if this run would have saved the same."""
-        path, batch_size = source.path(source.step), self.settings["data"]["batch_size"]
+        path = source.path(source.step)
+        batch_size = self.settings["data"]["batch_size"]
         manifest = Manifest.read(path)
         if manifest.checkpoint_format != trainer.strategy.checkpoint_format:
             raise Unusable(f"it is of strategy {manifest.strategy}.")
         if manifest.samples not in (None, source.step * batch_size):
             raise Unusable("some of its steps used further samples.")
-        if (origin := source.record.get("forked_from")) is not None:
+        origin = source.record.get("forked_from")
+        if origin is not None:
             raise Unusable(f"it started from a checkpoint of {origin['id']}.")
         for part in source.trained:
             self._check_settings(source, part)
             self._check_rounding(trainer, part.attempt)
-        if changes := environment_changes(path, self.texts):
+        changes = environment_changes(path, self.texts)
+        if changes:
             raise Unusable(changes[0])
         # Reading the weights twice is better than a start that fails half way.
         verify(path)
         states = self._states(trainer, source, source.step)
         notes = with_states(_read_hooks(path), states).values()
-        saved = [note["checkpointing"] for note in notes if "checkpointing" in note]
-        best = (saved[0].get("best") if saved else None) or {}
+        saved = [note["checkpointing"].get("best") for note in notes if "checkpointing" in note]
+        best: dict[str, Any] = next(filter(None, saved), {})
         step = source.step if best.get("value") is None else best["step"]
         if step < source.step:
             verify(source.path(step))
@@ -232,7 +238,8 @@ class SharedStart:
 
     def _check_settings(self, source: Source, part: Part) -> None:
         """Check that this run would have trained the steps of an attempt in the same way."""
-        trained, last = part.attempt.get("trained"), part.last_of(source.step)
+        trained = part.attempt.get("trained")
+        last = part.last_of(source.step)
         if part.settings is None or trained is None:
             raise Unusable(
                 "an earlier version of Launcher trained it, and has not recorded with what."
@@ -245,13 +252,16 @@ class SharedStart:
         begins = part.is_first or part.attempt["start_step"] == 0
         if begins and trained.get("weights") != self.weights:
             raise Unusable(f"{which} from other weights: run.init_from has changed.")
-        if changes := trained.get("changes"):
+        changes = trained.get("changes")
+        if changes:
             raise Unusable(f"{which} after a change: {changes[0]}")
 
     def _states(self, trainer: Resumable, source: Source, step: int) -> States:
         """Return the states at a step of hooks with other settings than in the other run."""
-        path, lines = source.path(step), source.lines
-        stored, states = _read_hooks(path), dict[str, Any]()
+        path = source.path(step)
+        lines = source.lines
+        stored = _read_hooks(path)
+        states = dict[str, Any]()
         for name, hook in name_by_class(trainer.hooks):
             target = f"{type(hook).__module__}.{type(hook).__qualname__}"
             here = _settings(self.settings, target)
@@ -268,9 +278,11 @@ class SharedStart:
     def _check_rounding(self, trainer: Resumable, attempt: AttemptData) -> None:
         """Check that the steps of an attempt have the same last bits as here."""
         here = describe_machine(yaml.safe_load(self.texts[MACHINE]))
-        if (machine := attempt.get("machine")) != here:
+        machine = attempt.get("machine")
+        if machine != here:
             raise Unusable(f"it was trained on another machine: {machine}, and here is {here}.")
-        plan, ranks = trainer.strategy.plan, trainer.strategy.ranks
+        plan = trainer.strategy.plan
+        ranks = trainer.strategy.ranks
         there = attempt.get("world_size"), attempt.get("micro_batch_size")
         if plan.lanes is None and there != (ranks.world_size, plan.micro_batch_size):
             raise Unusable(
@@ -292,7 +304,8 @@ class SharedStart:
         from an earlier common step, or shares again.
         """
         assert self.source is not None
-        source, step = self.source, self.source.step
+        source = self.source
+        step = self.source.step
         for name in LINES:
             if (file := source.run.path / name).exists():
                 replace_file(workspace / name, b"".join(_copy_lines(read_file(file), step)))

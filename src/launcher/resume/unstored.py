@@ -57,7 +57,8 @@ class Unstored:
     def data(self) -> UnstoredData:
         """Return the entry of run.json."""
         looks = self.looks
-        lost, changed = list(looks.lost.values()), sorted(looks.changed)
+        lost = list(looks.lost.values())
+        changed = sorted(looks.changed)
         return {"lost": lost, "changed": changed, "is_cut": looks.is_cut}
 
     def add(self, lost: Mapping[str, str]) -> dict[str, str]:

@@ -25,7 +25,8 @@ def fit_names(reader: ShardReader, names: Iterable[str]) -> ShardReader:
     `model=supervised`). The prefix that makes most names fit is added or removed. A prefix that all
     names of a file have may be replaced by a prefix that all names of the model have.
     """
-    wanted, stored = set(names), reader.names()
+    wanted = set(names)
+    stored = reader.names()
     if any(name.startswith(MODEL) for name in stored):
         # A checkpoint is read without its optimizer.
         stored = [name for name in stored if name.startswith(MODEL)]
@@ -78,14 +79,17 @@ def _rename(plain: dict[str, str], less: str, more: str) -> dict[str, str]:
 
 
 def open_weights(source: Path, outputs: Path = Path("outputs")) -> ShardReader:
-    if issue := no_weights(source):
+    issue = no_weights(source)
+    if issue:
         raise ConfigError(f"run.init_from={source}: {issue}")
     if source.is_file():
         return _read(source, [source])
     folder = weights_source(outputs, str(source)) or source
-    if checkpoint := _checkpoint(folder, source):
+    checkpoint = _checkpoint(folder, source)
+    if checkpoint:
         return StoredCheckpoint(checkpoint).use_weights(None)
-    if files := _model_files(folder):
+    files = _model_files(folder)
+    if files:
         return _read(source, files)
     raise ConfigError(
         f"run.init_from={source}: has no weights; use a .safetensors file, the folder of a"
@@ -117,6 +121,7 @@ def _read(source: Path, files: list[Path]) -> ShardReader:
 def _model_files(folder: Path) -> list[Path]:
     """List the safetensors files of a Hugging Face folder: the model's own, or else all."""
     for pattern in ("model.safetensors", "model-*.safetensors", "*.safetensors"):
-        if files := sorted(folder.glob(pattern)):
+        files = sorted(folder.glob(pattern))
+        if files:
             return files
     return []

@@ -24,7 +24,8 @@ def state_of_files(node: object) -> str | None:
 
     No file is read. A folder stands for the files below it.
     """
-    digest, is_empty = hashlib.sha256(), True
+    digest = hashlib.sha256()
+    is_empty = True
     for path in find_paths(node):
         with suppress(OSError, ValueError):
             status = os.stat(path)

@@ -47,7 +47,9 @@ def checkpoint_of(outputs: Path, name: str) -> Path | None:
         matches = [*outputs.glob(f"**/{run_id}/checkpoints/step-{int(step):08d}")]
         return matches[0] if len(matches) == 1 else None
     folder = expand(name)
-    return folder.resolve() if (folder / "manifest.json").is_file() else None
+    if (folder / "manifest.json").is_file():
+        return folder.resolve()
+    return None
 
 
 def weights_source(outputs: Path, name: str) -> Path | None:
@@ -119,7 +121,8 @@ def leads_out(entry: Path, folder: Path) -> bool:
     """Return whether a path in a folder is a link to a place outside."""
     if not entry.is_symlink():
         return False
-    target, inside = os.path.realpath(entry), os.path.realpath(folder)
+    target = os.path.realpath(entry)
+    inside = os.path.realpath(folder)
     return not Path(target).is_relative_to(inside)
 
 
@@ -279,7 +282,8 @@ class RunFolder:
         try:
             yield
         except OSError as error:
-            name, (cause, remedy) = error.filename or self.path, explain_denial(error, self.path)
+            name = error.filename or self.path
+            (cause, remedy) = explain_denial(error, self.path)
             raise ConfigError(
                 f"{self.key}='{self.path}': {name} cannot be read ({cause}); move it away, or"
                 f" {self.another}{remedy}."

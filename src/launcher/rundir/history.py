@@ -16,7 +16,8 @@ from launcher.rundir.folder import RunFolder
 
 Row = dict[str, Any]
 """A line of metrics.jsonl, or of another log of the run."""
-TIMES, MEASURED = ("time", "times"), ("throughput", "memory", "max_memory")
+TIMES = ("time", "times")
+MEASURED = ("throughput", "memory", "max_memory")
 MAX_FULL_READ = 1 << 16
 """Size in bytes up to which a file is read in full. Of a larger file, only a few places are read
 where a few values are enough."""
@@ -53,10 +54,8 @@ class Curve:
         result = Curve()
         for x, y in self.points():
             if math.isfinite(y) and (y > 0 or not log):
-                mean, total = (
-                    weight * mean + (1 - weight) * (math.log(y) if log else y),
-                    weight * total + (1 - weight),
-                )
+                mean = weight * mean + (1 - weight) * (math.log(y) if log else y)
+                total = weight * total + (1 - weight)
                 result.x.append(x)
                 result.y.append(math.exp(mean / total) if log else mean / total)
         return result
@@ -104,9 +103,9 @@ class History:
 
     def x(self, index: int, against: str = "step") -> float | None:
         """Return a line's position on the axis: `step`, `time` (of training) or `samples`."""
-        return (
-            self._elapsed[index] if against == "time" else as_number(self.rows[index].get(against))
-        )
+        if against == "time":
+            return self._elapsed[index]
+        return as_number(self.rows[index].get(against))
 
     def curve(self, metric: str, against: str = "step") -> Curve:
         points = [(self.x(index, against), y) for index, y in self.values(metric)]
@@ -125,10 +124,12 @@ def _elapse(rows: Sequence[Row], starts: Mapping[int, float]) -> Iterator[float]
     last = None
     attempt = None
     for row in rows:
-        now, number = as_number(row.get("time")), row.get("attempt")
+        now = as_number(row.get("time"))
+        number = row.get("attempt")
         if now is not None:
             if number != attempt:
-                last, attempt = starts.get(number or 0, now), number
+                last = starts.get(number or 0, now)
+                attempt = number
             total += max(0.0, now - (now if last is None else last))
             last = now
         yield total
@@ -193,7 +194,8 @@ def _spread_values(file: Any, size: int, metric: str, count: int) -> Iterator[fl
         start = index * max(0, size - SAMPLE_BYTES) // (count - 1)
         file.seek(start)
         lines = file.read(SAMPLE_BYTES).split(b"\n")[1 if start else 0 :]
-        if numbers := values_of(parse_lines(lines), metric):
+        numbers = values_of(parse_lines(lines), metric)
+        if numbers:
             yield numbers[-1] if index == count - 1 else numbers[0]
 
 
@@ -208,7 +210,8 @@ def sparkline(values: Sequence[float], width: int = SPARK_WIDTH) -> str:
     if finite and is_wide(finite):
         means = [math.log(mean) if math.isfinite(mean) else mean for mean in means]
         finite = [math.log(mean) for mean in finite]
-    low, high = min(finite, default=0.0), max(finite, default=0.0)
+    low = min(finite, default=0.0)
+    high = max(finite, default=0.0)
     return "".join(_bar(mean, low, high) for mean in means)
 
 
@@ -217,7 +220,9 @@ def _bar(value: float, low: float, high: float) -> str:
         return "×"
     # Halves, since a difference of the largest floats is infinite.
     span = high / 2 - low / 2
-    return BARS[round((value / 2 - low / 2) / span * (len(BARS) - 1))] if span > 0 else BARS[0]
+    if span > 0:
+        return BARS[round((value / 2 - low / 2) / span * (len(BARS) - 1))]
+    return BARS[0]
 
 
 def is_wide(values: Iterable[float]) -> bool:

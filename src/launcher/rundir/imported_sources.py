@@ -34,7 +34,8 @@ def digest_imported_sources() -> dict[str, str]:
         entry = _imported.get(path)
         # Reloading a module gives it another spec.
         if entry is None or entry[0] is not spec:
-            if (digest := digest_of(path)) is None:
+            digest = digest_of(path)
+            if digest is None:
                 continue
             entry = (spec, digest)
             _imported[path] = entry
@@ -52,7 +53,8 @@ def _imported_modules() -> Iterator[tuple[str, tuple[str, object]]]:
         path = getattr(module, "__file__", None)
         if not isinstance(path, str) or _is_foreign(name, path):
             continue
-        if (key := _key(name, path)) is not None:
+        key = _key(name, path)
+        if key is not None:
             yield key, (path, module)
 
 
@@ -129,7 +131,8 @@ def _look_up(name: str) -> str | None:
     first, *rest = PurePath(name).parts
     for candidate in _candidates(first.removesuffix(".py")):
         path = candidate if not rest else os.path.join(candidate, *rest)
-        if (digest := digest_of(path)) is not None:
+        digest = digest_of(path)
+        if digest is not None:
             return digest
     return digest_of(name)
 

@@ -27,11 +27,12 @@ from pathlib import Path
 
 from launcher.errors import ConfigError
 from launcher.process.files import patiently
-from launcher.rundir.folder import RunFolder, is_copy
+from launcher.rundir.folder import RunFolder
 from launcher.rundir.lock_holder import (
     SILENCE,
     Holder,
     is_earlier_start,
+    known_life,
     last_beat,
     read_holder,
     rejection,
@@ -69,7 +70,8 @@ class RunLock:
         sleep: Callable[[float], None] = time.sleep,
         on_lost: Callable[[str], None] | None = None,
     ):
-        self.folder, self.path = folder, folder.lock_path
+        self.folder = folder
+        self.path = folder.lock_path
         self.beat = beat
         self.silence = silence
         self.sleep = sleep
@@ -155,7 +157,8 @@ class RunLock:
         if holder is None:
             return
         has_record = os.path.lexists(self.folder.record_path)
-        was_removed, self._has_record = self._has_record and not has_record, has_record
+        was_removed = self._has_record and not has_record
+        self._has_record = has_record
         if self.is_held():
             return
         # Our other thread may be putting the lock back: until it is done, the file may be missing
@@ -218,16 +221,17 @@ class RunLock:
 
     def _is_alive(self, held: Holder | None, fresh: Path) -> bool:
         """Return whether the holder is alive; `fresh` has the file server's current time."""
-        if held is not None and is_copy(self.folder.path, held.folder):
-            return False
-        if held is not None and held.is_local():
-            return held.is_alive()
+        is_alive = known_life(held, self.folder)
+        if is_alive is not None:
+            return is_alive
         if held is not None and is_earlier_start(held):
             return False
-        first, now = last_beat(self.path), last_beat(fresh)
+        first = last_beat(self.path)
+        now = last_beat(fresh)
         if first is None or (now is not None and now - first > 10 * self.silence):
             return False
-        waited, pause = 0.0, min(1.0, self.silence / 10)
+        waited = 0.0
+        pause = min(1.0, self.silence / 10)
         while waited < self.silence:
             self.sleep(pause)
             waited += pause
@@ -244,7 +248,8 @@ class RunLock:
             return False
         if self._is_alive(held, temporary):
             raise ConfigError(rejection(self.folder, read_holder(self.path) or held))
-        beat, now = last_beat(self.path), last_beat(temporary)
+        beat = last_beat(self.path)
+        now = last_beat(temporary)
         if not self._take_over(held, temporary):
             self.sleep(0.05)
             return False
@@ -275,7 +280,8 @@ class RunLock:
         return False
 
     def _is_claimed(self, claim: Path) -> bool:
-        claimant, before = read_holder(claim), last_beat(claim)
+        claimant = read_holder(claim)
+        before = last_beat(claim)
         if claimant is not None and claimant.is_local():
             return claimant.is_alive()
         self.sleep(min(1.0, self.silence))
@@ -284,7 +290,8 @@ class RunLock:
     def _sweep(self) -> None:
         """Remove the temporary files of processes that were killed while waiting for the lock."""
         for path in self.path.parent.glob(f".{self.path.name}.*"):
-            left, written = read_holder(path), last_beat(path)
+            left = read_holder(path)
+            written = last_beat(path)
             if left is None:
                 age = 0.0 if written is None else (last_beat(self.path) or 0) - written
                 is_left = age > 10 * self.silence

@@ -77,17 +77,22 @@ def is_earlier_start(held: Holder) -> bool:
     return is_restart() and held.slurm_job_id is not None and held.slurm_job_id == slurm_job_id()
 
 
+def known_life(held: Holder | None, folder: RunFolder) -> bool | None:
+    """Return whether the holder of a run is alive, or None if only its heartbeat can show it."""
+    if held is None:
+        return None
+    if is_copy(folder.path, held.folder):
+        return False
+    return held.is_alive() if held.is_local() else None
+
+
 def is_held(folder: RunFolder, silence: float = SILENCE) -> bool:
     """Return whether a live process is on the run, elsewhere by the age of its heartbeat."""
     beat = last_beat(folder.lock_path)
     if beat is None:
         return False
-    held = read_holder(folder.lock_path)
-    if held is not None and is_copy(folder.path, held.folder):
-        return False
-    if held is not None and held.is_local():
-        return held.is_alive()
-    return time.time() - beat < silence
+    is_alive = known_life(read_holder(folder.lock_path), folder)
+    return time.time() - beat < silence if is_alive is None else is_alive
 
 
 def is_held_in_job(folder: RunFolder) -> bool:
@@ -103,9 +108,7 @@ def find_local_holder(folder: RunFolder) -> Holder | None:
     Judging a holder on another machine takes a wait (`RunLock.acquire`).
     """
     held = read_holder(folder.lock_path)
-    if held is None or is_copy(folder.path, held.folder):
-        return None
-    return held if held.is_local() and held.is_alive() else None
+    return held if known_life(held, folder) else None
 
 
 def signal_holder(folder: RunFolder, held: Holder, signum: int) -> bool:

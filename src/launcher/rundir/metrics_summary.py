@@ -18,7 +18,8 @@ from launcher.rundir.history import (
 )
 from launcher.rundir.record_format import LoggedData, json_value
 
-LOSS, CURVE_WIDTH = "train/loss", 10
+LOSS = "train/loss"
+CURVE_WIDTH = 10
 TAIL_BYTES = 1 << 20
 MAX_TEXT = 1 << 14
 """Maximum length of a summary, which is a part of run.json."""
@@ -35,9 +36,9 @@ def summary(path: Path) -> LoggedData | None:
     """Return `curve_and_newest` for run.json, or None if it is empty or too long."""
     curve, newest = curve_and_newest(path)
     plain = {name: [json_value(value), json_value(step)] for name, (value, step) in newest.items()}
-    return (
-        {"curve": curve, "newest": plain} if plain and len(json.dumps(plain)) <= MAX_TEXT else None
-    )
+    if plain and len(json.dumps(plain)) <= MAX_TEXT:
+        return {"curve": curve, "newest": plain}
+    return None
 
 
 def curve_and_newest(path: Path) -> tuple[str, dict[str, LoggedValue]]:

@@ -114,8 +114,9 @@ class RunRecord:
         return self.data["attempts"]
 
     @property
-    def attempt(self) -> AttemptData | None:
-        return self.attempts[-1] if self.attempts else None
+    def attempt(self) -> AttemptData:
+        """The newest attempt; empty if there was none."""
+        return self.attempts[-1] if self.attempts else {}
 
     @property
     def next_number(self) -> int:
@@ -166,9 +167,8 @@ class RunRecord:
         """Return when an attempt that begins now was submitted or requeued, or None."""
         if (job := slurm_job_id()) is None:
             return None
-        before = self.attempt
-        is_requeued = before is not None and before.get("slurm_job_id") == job
-        return before.get("ended") if before is not None and is_requeued else self.data["queued"]
+        is_requeued = self.attempt.get("slurm_job_id") == job
+        return self.attempt.get("ended") if is_requeued else self.data["queued"]
 
     def _add_attempt(self, time: float, **values: Any) -> None:
         attempt = {
@@ -235,12 +235,12 @@ class RunRecord:
         attempt = self.attempt
         if self.state in ("completed", "cancelled"):
             return
-        is_of_job = attempt is not None and attempt.get("slurm_job_id") == slurm_job_id
+        is_of_job = attempt.get("slurm_job_id") == slurm_job_id
         if num_earlier is None:
-            num_earlier = len(self.attempts) if attempt and attempt.get("reason") else 0
+            num_earlier = len(self.attempts) if attempt.get("reason") else 0
         if is_of_job:
             self._close_killed()
-        if attempt is not None and is_of_job and len(self.attempts) > num_earlier:
+        if is_of_job and len(self.attempts) > num_earlier:
             attempt["outcome"], attempt["reason"] = outcome, reason[:500]
             if exit_code is not None:
                 attempt["exit_code"] = exit_code
@@ -252,7 +252,7 @@ class RunRecord:
 
     def note_times(self, seconds: Mapping[str, float]) -> None:
         """Note the durations of the attempt's phases (`AttemptData`) for the next write."""
-        if self.attempt is not None:
+        if self.attempts:
             self.attempt["seconds"] = {name: round(value, 3) for name, value in seconds.items()}
 
     def progress(
@@ -305,7 +305,7 @@ class RunRecord:
         end came earlier (early stopping).
         """
         attempt, last = self.attempt, self.data["max_steps"]
-        if attempt is None or attempt.get("outcome") is not None:
+        if not attempt or attempt.get("outcome") is not None:
             raise ValueError("no attempt is open")
         is_end = reason is not None or (last is not None and end_step >= last)
         if outcome == "completed" and (signal is not None or exit_code or not is_end):
@@ -395,7 +395,7 @@ class RunRecord:
 
     def _close_killed(self) -> None:
         attempt = self.attempt
-        if attempt is None or attempt.get("outcome") is not None:
+        if not attempt or attempt.get("outcome") is not None:
             return
         reason = "the process ended without recording why: killed, machine down, or disk full"
         # The record's last write may be older than the newest checkpoint.

@@ -10,7 +10,9 @@ from launcher.process.git import run_git
 def top_of(folder: str | os.PathLike[str]) -> Path | None:
     """Return the top of a folder's repository, or None without one."""
     output = run_git(folder, "rev-parse", "--show-toplevel")
-    return None if output is None else Path(os.fsdecode(output).removesuffix("\n"))
+    if output is None:
+        return None
+    return Path(os.fsdecode(output).removesuffix("\n"))
 
 
 def has_commit(commit: str, folder: str | os.PathLike[str] = os.curdir) -> bool:
@@ -25,7 +27,8 @@ def other_repositories(files: Iterable[str]) -> list[Path]:
     for folder in map(Path, sorted({os.path.dirname(os.path.realpath(file)) for file in files})):
         if any(folder.is_relative_to(top) for top in tops) or not _may_have_one(folder):
             continue
-        if (top := top_of(folder)) is not None:
+        top = top_of(folder)
+        if top is not None:
             tops.append(top)
     return [top for top in tops if top != here]
 

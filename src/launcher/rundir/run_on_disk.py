@@ -107,7 +107,9 @@ class RunOnDisk:
     @property
     def started(self) -> str:
         """Start of the first attempt as written in run.json; empty if there was none."""
-        return str(self.attempts[0].get("started") or "") if self.attempts else ""
+        if self.attempts:
+            return str(self.attempts[0].get("started") or "")
+        return ""
 
 
 def load_record(folder: RunFolder) -> tuple[RecordData, str | None]:

@@ -34,7 +34,8 @@ SIGNED_KEYS = {
 
 def key_file() -> Path:
     """Return the file of the user's key, which the first run makes."""
-    if path := os.environ.get(VARIABLE):
+    path = os.environ.get(VARIABLE)
+    if path:
         return expand(path)
     base = os.environ.get("XDG_CONFIG_HOME", "")
     return (Path(base) if os.path.isabs(base) else expand("~/.config")) / "launcher" / "key"

@@ -28,7 +28,8 @@ def drop_lines_after(path: Path, step: int, once: bool = True) -> int:
     of a step is kept.
     """
     try:
-        if (count := _count_of_whole_lines(path, step, once)) is not None:
+        count = _count_of_whole_lines(path, step, once)
+        if count is not None:
             return count
         content = read_file(path)
     except FileNotFoundError:
@@ -71,7 +72,8 @@ def _count_of_whole_lines(path: Path, step: int, once: bool) -> int | None:
     Each line looks complete, their steps increase, and the last one is not after `step`. To parse
     10^6 lines would take seconds, and a gigabyte.
     """
-    count, last = 0, -1
+    count = 0
+    last = -1
     with open_file(path) as file:
         for line in file:
             number = line[len(START) : line.find(b",")]
@@ -79,7 +81,8 @@ def _count_of_whole_lines(path: Path, step: int, once: bool) -> int | None:
                 return None
             if not (last < int(number) or (last == int(number) and not once)):
                 return None
-            count, last = count + 1, int(number)
+            count += 1
+            last = int(number)
     return count if last <= step else None
 
 

@@ -34,7 +34,8 @@ def settings_of(attempts: Iterable[AttemptData]) -> list[Settings | None]:
         if trained is None:
             result.append(None)
             continue
-        changed, gone = trained.get("settings") or {}, trained.get("gone") or []
+        changed = trained.get("settings") or {}
+        gone = trained.get("gone") or []
         if changed or gone:
             current = {key: value for key, value in current.items() if key not in gone} | changed
         result.append(current)

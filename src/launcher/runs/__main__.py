@@ -113,7 +113,8 @@ def split_words(words: Sequence[str]) -> tuple[Path, list[str], list[str]]:
 def suggest(word: str) -> str:
     if Path(word).is_dir():
         return f"for the runs of a folder write --outputs={word}."
-    if near := closest_name(word, VERBS):
+    near = closest_name(word, VERBS)
+    if near:
         return f"did you mean {near}?"
     return f"for a run write `show {word}` or `list {word}`."
 
@@ -125,7 +126,8 @@ def parse(words: Sequence[str]) -> argparse.Namespace:
         build_parser().parse_args(words)
     outputs, (verb, *rest), after = split_words(words)
     if verb not in repeat_command.VERBS:
-        rest, after = [*rest, *after], []
+        rest = [*rest, *after]
+        after = []
     parsed = verb_parser(verb).parse_intermixed_args(rest)
     parsed.verb = verb
     parsed.after = after

@@ -122,7 +122,8 @@ def select(runs: list[StoredRun], words: Sequence[str]) -> list[StoredRun]:
 
 def select_some(runs: list[StoredRun], words: Sequence[str], outputs: Path) -> list[StoredRun]:
     """Select the runs of a folder that match all words, at least one."""
-    if chosen := select(runs, words):
+    chosen = select(runs, words)
+    if chosen:
         return chosen
     raise ConfigError(no_runs(words, outputs))
 
@@ -165,23 +166,28 @@ def value_to_compare(run: StoredRun, key: str, value: str) -> object:
     actual = value_of(run, key)
     if key in ("label", "user", *COLLECTIONS) and actual is not None:
         # A name is one of several, and a list has all.
-        names, wanted = actual.removesuffix("none").split(), value.strip("[]").split(",")
+        names = actual.removesuffix("none").split()
+        wanted = value.strip("[]").split(",")
         is_equal = set(names) == set(filter(None, wanted)) if value[:1] == "[" else value in names
         return value if is_equal else actual
-    return actual.partition("_")[0] if key == "job" and actual and "_" not in value else actual
+    if key == "job" and actual and "_" not in value:
+        return actual.partition("_")[0]
+    return actual
 
 
 def holds(left: object, sign: str, right: str) -> bool:
     """Return whether a run's value fulfils a condition. A missing value fulfils only `!=`."""
     if sign not in ORDERED:
         return (left is not None and is_same(str(left), right)) == (sign == "=")
-    one, other = number(left), number(right)
+    one = number(left)
+    other = number(right)
     return one is not None and other is not None and bool(ORDERED[sign](one, other))
 
 
 def is_same(left: str, right: str) -> bool:
     """Return whether two values are equal as numbers, as YAML, or as text."""
-    one, other = number(left), number(right)
+    one = number(left)
+    other = number(right)
     if one is not None and other is not None:
         return one == other
     try:
@@ -216,4 +222,6 @@ def rank(value: object) -> tuple[bool, float, str] | None:
     as_number = number(value)
     if value is None or (as_number is not None and math.isnan(as_number)):
         return None
-    return (True, 0.0, str(value)) if as_number is None else (False, as_number, "")
+    if as_number is None:
+        return (True, 0.0, str(value))
+    return (False, as_number, "")

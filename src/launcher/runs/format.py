@@ -27,7 +27,9 @@ def seconds_of(time: str | None) -> float | None:
 def local_time(time: str | None) -> str:
     """Format an ISO 8601 time in this machine's time zone, to the second."""
     seconds = seconds_of(time)
-    return "-" if seconds is None else datetime.fromtimestamp(seconds).strftime("%Y-%m-%d %H:%M:%S")
+    if seconds is None:
+        return "-"
+    return datetime.fromtimestamp(seconds).strftime("%Y-%m-%d %H:%M:%S")
 
 
 def number(value: Any) -> str:

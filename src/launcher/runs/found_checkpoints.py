@@ -117,18 +117,21 @@ def _others(run: StoredRun, root: Path, reads: bool) -> Iterator[FoundCheckpoint
 def _verify(
     run: StoredRun, path: Path, marks: tuple[str, ...], reads: bool, is_aside: bool = False
 ) -> Iterator[FoundCheckpoint]:
-    manifest, problem = None, ""
+    manifest = None
+    problem = ""
     if marks != (UNFINISHED,):
         try:
             manifest = Manifest.read(path)
             problem = "; ".join(issues(path, manifest, reads))
         except UnsupportedCheckpoint as error:
-            marks, problem = (UNSUPPORTED, *marks), error.problem
+            marks = (UNSUPPORTED, *marks)
+            problem = error.problem
         except (CorruptCheckpoint, OSError) as error:
             problem = str(error).removeprefix(f"{path.name}: ")
     # A running process may have just deleted the checkpoint.
     with suppress(OSError):
-        written, num_bytes = path.stat().st_mtime, folder_size(path)
+        written = path.stat().st_mtime
+        num_bytes = folder_size(path)
         yield FoundCheckpoint(run, path, marks, problem, manifest, num_bytes, written, is_aside)
 
 
@@ -142,7 +145,8 @@ def checkpoint_table(checkpoints: Sequence[FoundCheckpoint], reads: bool) -> Tex
     count = sum(not each.is_aside and each.written is not None for each in checkpoints)
     num_runs = len({each.run.path for each in checkpoints})
     total = f"{plural(count, 'checkpoint')} of {plural(num_runs, 'run')}"
-    if damaged := sum(checkpoint.is_damaged for checkpoint in checkpoints):
+    damaged = sum(checkpoint.is_damaged for checkpoint in checkpoints)
+    if damaged:
         total = f"{damaged} damaged of {total}"
     rows = [cells(checkpoint, reads) for checkpoint in checkpoints]
     rows.append(["total", "", size(sum(each.size for each in checkpoints)), "", total])

@@ -19,10 +19,13 @@ Which = Literal["best", "last"]
 
 def objective_of(config: Tree, sweeper: str | None) -> str | None:
     """Return the metric whose value a job returns, or None if it returns all of its metrics."""
-    if (metric := get(config, "job.objective")) is not None:
+    metric = get(config, "job.objective")
+    if metric is not None:
         return str(metric)
     monitored = get(config, "hooks.checkpointing.best_metric")
-    return None if sweeper in (None, *OWN_SWEEPERS) or monitored is None else str(monitored)
+    if sweeper in (None, *OWN_SWEEPERS) or monitored is None:
+        return None
+    return str(monitored)
 
 
 def job_value(config: Tree, metric: str) -> float:

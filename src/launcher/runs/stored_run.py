@@ -99,21 +99,27 @@ class StoredRun(RunOnDisk):
     def open_job_id(self) -> str | None:
         """The SLURM job that run.json waits for: the submitted or the newest attempt's."""
         if self.recorded_state == "queued":
-            return self.note.job_id if self.note is not None else None
+            return self._submitted_id
         return self.last_job_id
+
+    @property
+    def _submitted_id(self) -> str | None:
+        return None if self.note is None else self.note.job_id
 
     @property
     def job_id(self) -> str | None:
         if self.job is not None:
             return self.job.id
-        return (self.note.job_id if self.note is not None else None) or self.last_job_id
+        return self._submitted_id or self.last_job_id
 
     @property
     def waits_for(self) -> str | None:
         """SLURM's reason why its job does not run yet, or `completing`."""
         if self.job is None:
             return None
-        return "completing" if self.job.state == ENDING else self.job.waits_for
+        if self.job.state == ENDING:
+            return "completing"
+        return self.job.waits_for
 
     @property
     def node(self) -> str | None:
@@ -217,7 +223,9 @@ class StoredRun(RunOnDisk):
 
     def text(self, key: str) -> str | None:
         """Return the value of a dotted key as it is typed on a command line, such as "0.001"."""
-        return to_override_text(self.settings[key]) if key in self.settings else None
+        if key in self.settings:
+            return to_override_text(self.settings[key])
+        return None
 
     @property
     def is_own(self) -> bool:

@@ -54,7 +54,9 @@ class StoredStudy:
     def state(self, trial: Trial) -> str:
         """The state of a trial, or of its run if the trial has not ended."""
         status = trial.status
-        return status if status != "open" or trial.stored is None else trial.stored.state
+        if status != "open" or trial.stored is None:
+            return status
+        return trial.stored.state
 
     @property
     def runs(self) -> list[StoredRun]:

@@ -25,7 +25,8 @@ from launcher.runs.stored_run import StoredRun
 if TYPE_CHECKING:
     from optuna.distributions import BaseDistribution
 
-STUDIES, INVALID = "studies", "invalid"
+STUDIES = "studies"
+INVALID = "invalid"
 Value = str | int | float
 Direction = Literal["minimize", "maximize"]
 Status = Literal["open", "paused", "pruned", "completed", "failed", "invalid"]
@@ -118,16 +119,20 @@ class Trial:
 
     def look_at(self, run: StoredRun) -> None:
         self.stored = run
-        self.state, self.step = run.recorded_state, run.step
+        self.state = run.recorded_state
+        self.step = run.step
         history = History.of(run.folder)
         self.curve = curve_of(history, self.goal.objective)
-        self.value, self.logged = self.value_until(), tuple(history.metrics)
+        self.value = self.value_until()
+        self.logged = tuple(history.metrics)
         self.reason = run.attempt.get("reason")
 
     @property
     def saved_step(self) -> int:
         """The step of the newest checkpoint, from which the trial is started again."""
-        return 0 if self.stored is None else self.stored.folder.newest_step()
+        if self.stored is None:
+            return 0
+        return self.stored.folder.newest_step()
 
     @property
     def status(self) -> Status:
@@ -142,7 +147,9 @@ class Trial:
         if not self.is_at_rung:
             return "open"
         reached = self.value_at(self.target or 0)
-        return "paused" if reached is not None and math.isfinite(reached) else "failed"
+        if reached is not None and math.isfinite(reached):
+            return "paused"
+        return "failed"
 
     @property
     def is_at_rung(self) -> bool:
@@ -213,7 +220,8 @@ def find_trials(outputs: Path, study: str) -> dict[int, tuple[TrialData, StoredR
     """Find the trials of a study, each with its run, by number."""
     result: dict[int, tuple[TrialData, StoredRun | None]] = {}
     for folder in run_folders(str(outputs)):
-        if trials := _trials_of(Path(folder, "run.json"), study):
+        trials = _trials_of(Path(folder, "run.json"), study)
+        if trials:
             run = StoredRun.read(folder)
             # If a run has a copy in the folder, the first of both counts.
             for trial in trials:

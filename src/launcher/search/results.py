@@ -47,7 +47,8 @@ def conclude(search: Search) -> None:
 
 def trial_table(search: Search) -> TextTable:
     """Make the table of the best trials."""
-    settings, rungs = search.settings, search.rungs
+    settings = search.settings
+    rungs = search.rungs
     trials = best_first(search)[:MAX_ROWS]
     params = list(dict.fromkeys(key for trial in search.trials for key in trial.params))
     states = [trial.status for trial in trials]

@@ -22,7 +22,8 @@ def rungs_of(settings: Settings, config: Tree) -> list[int]:
     """The steps at which trials pause, in ascending order; none without halving."""
     if settings.pruner not in HALVING:
         return []
-    max_steps, factor = int(config["trainer"]["max_steps"]), settings.reduction_factor
+    max_steps = int(config["trainer"]["max_steps"])
+    factor = settings.reduction_factor
     interval = interval_of(settings.objective, config)
     if settings.min_steps is None:
         steps = [max_steps / factor**k for k in range(1, MAX_RUNGS + 1)]

@@ -41,7 +41,9 @@ class FollowingStorage(InMemoryStorage):
         asked = super().get_all_trials(study_id, False, states if states == WAITING else None)
         trials = [self.current.get(trial.number, trial) for trial in asked]
         trials = [trial for trial in trials if states is None or trial.state in states]
-        return [copy.deepcopy(trial) for trial in trials] if deepcopy else trials
+        if deepcopy:
+            return [copy.deepcopy(trial) for trial in trials]
+        return trials
 
 
 class Sampling:
@@ -62,7 +64,8 @@ class Sampling:
         enqueue: Sequence[Params] = (),
     ):
         optuna.logging.set_verbosity(optuna.logging.ERROR)
-        self.settings, self.space = settings, space
+        self.settings = settings
+        self.space = space
         self.storage = FollowingStorage()
         self.study = optuna.create_study(
             storage=self.storage,
@@ -76,7 +79,8 @@ class Sampling:
         tried = sum(trial.origin == "enqueued" for trial in trials.values())
         queue = list(enqueue[tried:])
         for number in range(max(trials, default=-1) + 1):
-            if (trial := trials.get(number)) is not None:
+            trial = trials.get(number)
+            if trial is not None:
                 self.study.add_trial(
                     create_trial(
                         state=TrialState.RUNNING,

@@ -127,7 +127,8 @@ class Search:
         self.sampling = Sampling(self.settings, self.space, self.trials, self.enqueue)
         try:
             self._adopt()
-            slots, steps = self.settings.parallel, (self._start_next, self._look, self._sleep)
+            slots = self.settings.parallel
+            steps = (self._start_next, self._look, self._sleep)
             run_queue(self.runner, slots, *steps, is_awaited=self._is_awaited)
         finally:
             self.runner.close()
@@ -141,7 +142,8 @@ class Search:
         self.runner.adopt({number: run for run, number in runs.items()})
 
     def _start_next(self) -> bool:
-        if (found := self._next()) is None:
+        found = self._next()
+        if found is None:
             return False
         trial, job = found
         self._start(trial, job or self._compose(trial))
@@ -165,7 +167,8 @@ class Search:
             is_open = trial.status == "open" and trial.run not in busy_runs
             if is_open and not self._is_held(trial) and not self._is_pruned(trial):
                 return trial, None
-        if (promoted := halving.promotable(self.trials, self.rungs, self.settings)) is not None:
+        promoted = halving.promotable(self.trials, self.rungs, self.settings)
+        if promoted is not None:
             target = halving.next_rung(promoted.target or 0, self.rungs)
             share = f"1/{self.settings.reduction_factor}"
             why = f"is among the best {share} at step {promoted.target}"
@@ -223,7 +226,8 @@ class Search:
         trial = self.sampling.ask()
         trial.bracket = halving.bracket_of(trial.number, self.rungs, self.settings)
         trial.target = halving.first_target(trial.bracket, self.rungs)
-        job, twin = None, None
+        job = None
+        twin = None
         try:
             job = self._compose(trial)
         except ConfigError as error:
@@ -277,7 +281,8 @@ class Search:
         self.say(f"trial {trial.number}: {how}: {trial.run} {' '.join(overrides_of(trial.params))}")
 
     def _look(self, ended: dict[int, int]) -> None:
-        running, busy_runs = self.runner.running(), self._busy_runs()
+        running = self.runner.running()
+        busy_runs = self._busy_runs()
         # Equal trials have one run.
         seen = busy_runs | {trial.run for trial in self.trials if trial.number in ended}
         for trial in self.trials:
@@ -390,10 +395,8 @@ class Search:
                 raise ConfigError(f"{text}; choose one of {', '.join(meant)}.")
         group = objective.partition("/")[0] + "/"
         names = [name for name in trial.logged if name.startswith(group)]
-        if not names and has_ended:
-            names = [*trial.logged]
-        if names and has_ended:
-            raise ConfigError(f"{text}; choose one of {', '.join(names)}.")
+        if has_ended and trial.logged:
+            raise ConfigError(f"{text}; choose one of {', '.join(names or trial.logged)}.")
         if names and not self.is_warned:
             self.is_warned = True
             self.say(f"{text} so far; there are {', '.join(names)}")

@@ -85,19 +85,16 @@ def distribution(override: Override) -> BaseDistribution:
     key = override.get_key_element()
     if isinstance(value, IntervalSweep):
         low, high = value.start, value.end
-        is_whole = isinstance(low, int) and isinstance(high, int)
-        if low is None or high is None or not low < high or ("log" in value.tags and low <= 0):
-            rule = (
-                "from a number above 0 to a larger one"
-                if "log" in value.tags
-                else "from a number to a larger one"
-            )
+        is_log = "log" in value.tags
+        if low is None or high is None or not low < high or (is_log and low <= 0):
+            least = "a number above 0" if is_log else "a number"
             raise ConfigError(
-                f"{override.input_line}: should be a range {rule}; e.g. {key}=interval(0.1,0.5)."
+                f"{override.input_line}: should be a range from {least} to a larger one; e.g."
+                f" {key}=interval(0.1,0.5)."
             )
-        if is_whole:
-            return IntDistribution(int(low), int(high), log="log" in value.tags)
-        return FloatDistribution(float(low), float(high), log="log" in value.tags)
+        if isinstance(low, int) and isinstance(high, int):
+            return IntDistribution(low, high, log=is_log)
+        return FloatDistribution(float(low), float(high), log=is_log)
     if hasattr(value, "shuffle"):
         # A random order would make another study of the same command.
         value.shuffle = False

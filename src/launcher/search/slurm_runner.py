@@ -97,7 +97,9 @@ class SlurmRunner(Runner):
         self.due[number] = Job(config)
 
     def describe_start(self, step: int) -> str:
-        return f"is being submitted to resume at step {step}" if step else "is being submitted"
+        if step:
+            return f"is being submitted to resume at step {step}"
+        return "is being submitted"
 
     def flush(self) -> None:
         """Submit the trials that were started, several as one array."""
@@ -175,7 +177,8 @@ class SlurmRunner(Runner):
         could_say = state not in ("queued", "running", "preempted") or is_held(trial.folder)
         if not could_say:
             run.slurm_end = scheduler.CANCELLED if trial.is_stopped else slurm_end(trial)
-            if (end := run.unrecorded_end) is not None:
+            end = run.unrecorded_end
+            if end is not None:
                 record = RunRecord(trial.folder)
                 record.revise(end, reason=run.slurm_reason, slurm_job_id=trial.job_id)
                 state = end

@@ -38,14 +38,13 @@ def settings_of(config: Tree) -> Settings:
             "median" if declared(config["dispatch"]["_target_"], "trials") == JOBS else "asha"
         )
     settings = Settings(**keys)
-    if settings.pruner in HALVING and get(config, "trainer.max_epochs") is not None:
-        raise ConfigError(
-            f"hpo.pruner={settings.pruner}: needs trainer.max_steps instead of trainer.max_epochs."
-        )
-    if settings.pruner in HALVING and checkpointing(config.get("hooks")) is None:
-        raise ConfigError(
-            f"hpo.pruner={settings.pruner}: a pause needs a checkpoint; keep hooks.checkpointing."
-        )
+    if settings.pruner not in HALVING:
+        return settings
+    key = f"hpo.pruner={settings.pruner}"
+    if get(config, "trainer.max_epochs") is not None:
+        raise ConfigError(f"{key}: needs trainer.max_steps instead of trainer.max_epochs.")
+    if checkpointing(config.get("hooks")) is None:
+        raise ConfigError(f"{key}: a pause needs a checkpoint; keep hooks.checkpointing.")
     return settings
 
 

@@ -97,7 +97,9 @@ def unrecorded_end(state: str, recorded: str | None) -> UnrecordedEnd | None:
         return "preempted"
     if state in ("FAILED", "TIMEOUT"):
         return None if recorded == "preempted" else "failed"
-    return "failed" if state in ("BOOT_FAIL", "DEADLINE", "NODE_FAIL", "OUT_OF_MEMORY") else None
+    if state in ("BOOT_FAIL", "DEADLINE", "NODE_FAIL", "OUT_OF_MEMORY"):
+        return "failed"
+    return None
 
 
 def forgets(info: JobInfo, received_at: float, booted_at: float | None) -> bool:

@@ -32,7 +32,8 @@ UNRECORDED_CODE = 100
 
 def main() -> int:
     path, code, command, *has_started = sys.argv[1:]
-    folder, is_recorded = RunFolder(Path(path)), False
+    folder = RunFolder(Path(path))
+    is_recorded = False
     if not has_started:
         is_recorded = record_failure(folder, int(code), command)
     elif code == "0" or end_of_job() == "failed":
@@ -60,7 +61,7 @@ def record_silent_end(folder: RunFolder, code: int = 0) -> bool:
     attempt = None if record is None else record.attempt
     if (
         record is None
-        or attempt is None
+        or not attempt
         or attempt.get("outcome") is not None
         or attempt.get("slurm_job_id") != job
         or is_held_in_job(folder)
@@ -81,10 +82,12 @@ def record_failure(folder: RunFolder, exit_code: int, command: str) -> bool:
         exit_code: the exit code of the command.
         command: the command of the job's script that failed.
     """
-    record, job = own_record(folder), slurm_job_id()
+    record = own_record(folder)
+    job = slurm_job_id()
     if record is None or record.state not in OPEN or is_held_in_job(folder) or job is None:
         return False
-    if (outcome := end_of_job()) is None:
+    outcome = end_of_job()
+    if outcome is None:
         return False
     reason = f"'{command}' ended the job with exit code {exit_code}, before the run started"
     line = last_line(folder.logs / f"slurm-{job}.log")

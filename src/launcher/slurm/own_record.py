@@ -13,7 +13,8 @@ END_STATES = ("completed", "paused", "failed", "cancelled")
 
 def is_superseded(run: RunFolder) -> bool:
     """Return whether a run has a newer job than this process."""
-    script, note = os.environ.get(SCRIPT), Submission.read(run)
+    script = os.environ.get(SCRIPT)
+    note = Submission.read(run)
     # A network file system may fail to read it for a moment.
     return script is not None and note is not None and note.script != script
 

@@ -34,7 +34,8 @@ PAUSE = 2.0
 """Seconds until the query is repeated."""
 SECOND_LOOK = 2.0
 """Seconds after a signal until a preemption is visible."""
-STOP_KEY, READ_KEY = "launcher/stop", "launcher/stop-read"
+STOP_KEY = "launcher/stop"
+READ_KEY = "launcher/stop-read"
 
 logger = logging.getLogger("launcher")
 
@@ -131,7 +132,8 @@ class Requeue:
         journal.start(self.restarts, self._newest_step())
         # SLURM may have requeued it by itself.
         _, reason = decide("preempted", self.budget, journal.count("preempted") - 1)
-        if rejection := reason or self.budget.fruitless(journal.fruitless()):
+        rejection = reason or self.budget.fruitless(journal.fruitless())
+        if rejection:
             raise self._fail(f"SLURM job {self.job} {rejection}")
         try:
             info = scheduler.job_info(self.job)
@@ -166,7 +168,9 @@ class Requeue:
             _announce(int(end.code or 0))
             return end
         code = _await_decision()
-        return stop if code is None else signals.SignalExit(stop.signum, code)
+        if code is None:
+            return stop
+        return signals.SignalExit(stop.signum, code)
 
     def exit_by_force(self, signum: int, reason: str) -> None:
         """Requeue the job in a forced exit too, since it resumes from its last checkpoint."""
@@ -216,7 +220,8 @@ class Requeue:
         Repeat queries until SLURM answers, and until it shows a requeue that we have requested,
         since an earlier exit would end the job for good.
         """
-        waited, rejection = 0.0, None
+        waited = 0.0
+        rejection = None
         while True:
             began, pause = time.monotonic(), 0.5
             # A request that is under way is waited for, since our look could come before it.
@@ -345,7 +350,8 @@ class Requeue:
         if is_held_in_job(run) and not is_ours:
             return
         try:
-            if (record := own_record(run)) is not None:
+            record = own_record(run)
+            if record is not None:
                 record.revise(
                     state,
                     reason=reason + self.forced,

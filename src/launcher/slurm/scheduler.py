@@ -83,7 +83,9 @@ class JobInfo:
 
     def __str__(self) -> str:
         """Return SLURM's state and reason: `NODE_FAIL (NodeDown)`."""
-        return f"{self.state} ({self.reason})" if self.has_reason else self.state
+        if self.has_reason:
+            return f"{self.state} ({self.reason})"
+        return self.state
 
 
 @dataclass(frozen=True)
@@ -114,14 +116,18 @@ class QueuedJob:
     @property
     def waits_for(self) -> str | None:
         """SLURM's reason why it does not run yet: Resources, Priority, BeginTime."""
-        return self.reason if self.is_pending and self.reason not in ("", "None") else None
+        if self.is_pending and self.reason not in ("", "None"):
+            return self.reason
+        return None
 
     @property
     def advice(self) -> str | None:
         """Return how a wait ends that does not end by itself, or None."""
         if self.is_held and self.reason != "JobHeldAdmin":
             return f"scontrol release {self.id} lets it start"
-        return "it never starts; cancel it" if ENDLESS.fullmatch(self.waits_for or "") else None
+        if ENDLESS.fullmatch(self.waits_for or ""):
+            return "it never starts; cancel it"
+        return None
 
 
 def call(command: Sequence[str], timeout: float = TIMEOUT, input: str = "") -> str:
@@ -195,7 +201,8 @@ def submit(script: Path) -> str:
     with clean_environment():
         text = call(["sbatch", "--parsable", str(script)], SUBMISSION_TIMEOUT)
     # A cluster's own sbatch may print more.
-    if (job := re.search(r"^(\d+)(;|$)", text, re.MULTILINE)) is None:
+    job = re.search(r"^(\d+)(;|$)", text, re.MULTILINE)
+    if job is None:
         raise SchedulerError(f"sbatch printed no job id: {' '.join(text.split())}")
     return job[1]
 
@@ -271,7 +278,8 @@ def find_ends(
     except SchedulerError:
         return {}
     known = {line.partition("|")[0].strip() for line in lines}
-    if left := {job for job, _ in jobs} - known:
+    left = {job for job, _ in jobs} - known
+    if left:
         fields = "--format=JobID,State,SubmitLine"
         with suppress(SchedulerError):
             lines += call(["sacct", "-X", "-n", "-P", "-j", ",".join(left), fields]).splitlines()

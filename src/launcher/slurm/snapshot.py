@@ -37,7 +37,8 @@ def take(folder: Path) -> Path:
     modules = []
     commits = {}
     for subfolder in ["", *list_submodules(root)]:
-        top, generated = root / subfolder, _modules(root / subfolder)
+        top = root / subfolder
+        generated = _modules(root / subfolder)
         for name in (*list_files(top, "ls-files", "-z"), *generated):
             copy_file(top / name, folder / "code" / subfolder / name)
         diff += diff_of(top, f"{subfolder}/" if subfolder else "")

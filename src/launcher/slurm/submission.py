@@ -46,7 +46,8 @@ PAUSE = 0.2
 class SubmissionsFolder(RunFolder):
     """The hidden folder of all submissions, below the outputs."""
 
-    key, elsewhere = "paths.outputs", "use another folder"
+    key = "paths.outputs"
+    elsewhere = "use another folder"
 
 
 @contextmanager
@@ -136,7 +137,9 @@ class Submission:
         """Return the job in SLURM's queue, unless the job of this id has another script."""
         if self.job_id is not None:
             job = queue.get(self.job_id)
-            return job if job is not None and job.script == self.script else None
+            if job is not None and job.script == self.script:
+                return job
+            return None
         jobs = (job for job in queue.values() if (job.script, job.task) == (self.script, self.task))
         return next(jobs, None)
 
@@ -247,7 +250,8 @@ class LimitReached(NotNow):
         super().__init__(
             f"dispatch=slurm: {limit}: {waiting}; repeat the command when other jobs have ended."
         )
-        self.limit, self.why = limit, f"has no room ({limit})"
+        self.limit = limit
+        self.why = f"has no room ({limit})"
 
 
 def hand_over(script: Path) -> str:

@@ -145,7 +145,9 @@ class Strategy(ABC):
 
     def forward_context(self) -> AbstractContextManager[Any]:
         """Return the context of a forward pass: autocast with mixed precision, else nothing."""
-        return self.precision.autocast(self.device) if self.precision.is_mixed else NULL
+        if self.precision.is_mixed:
+            return self.precision.autocast(self.device)
+        return NULL
 
     def grad_sync(self, enabled: bool) -> AbstractContextManager[Any]:
         """Exchange the gradients of the micro-batch in the context only if `enabled`."""

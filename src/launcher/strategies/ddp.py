@@ -99,7 +99,9 @@ class DdpStrategy(NativeStrategy):
         return super().gradient_exchange()
 
     def grad_sync(self, enabled: bool) -> AbstractContextManager[object]:
-        return NULL if enabled or self._no_sync is None else self._no_sync()
+        if enabled or self._no_sync is None:
+            return NULL
+        return self._no_sync()
 
 
 def sum_in_bf16(group: Any, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:

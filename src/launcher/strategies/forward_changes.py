@@ -46,7 +46,8 @@ def reject_changes(strategy: Strategy, is_compiled: bool) -> Iterator[None]:
         gathered = [(n, p) for n, p in module.named_parameters() if not getattr(p, KEPT, True)]
         versions = Versions([*trained(module), *gathered])
         yield
-        if changed := versions.changed():
+        changed = versions.changed()
+        if changed:
             raise ConfigError(_message(changed[0]))
 
 
@@ -62,7 +63,8 @@ def _watch(module: nn.Module, prefix: str, sharded: Set[str], stack: ExitStack) 
         calls.append(Versions((n, p) for n, p in named if n in sharded and not is_sharded(p)))
 
     def compare(module: nn.Module, _: Any, output: Any) -> None:
-        if changed := calls.pop().changed():
+        changed = calls.pop().changed()
+        if changed:
             raise ConfigError(_message(changed[0]))
 
     stack.callback(module.register_forward_pre_hook(note).remove)

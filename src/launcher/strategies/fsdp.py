@@ -121,7 +121,9 @@ class FsdpStrategy(NativeStrategy):
         return self.device
 
     def num_replicas(self) -> int:
-        return self.ranks.world_size if self.sharding == "no_shard" else self.replicate
+        if self.sharding == "no_shard":
+            return self.ranks.world_size
+        return self.replicate
 
     def _check_lanes(self) -> None:
         if self.reduce_dtype != "fp32":
@@ -255,7 +257,9 @@ class FsdpStrategy(NativeStrategy):
 
     def forward_context(self) -> AbstractContextManager[object]:
         context = super().forward_context()
-        return context if torch.is_grad_enabled() else self._reshard_after(context)
+        if torch.is_grad_enabled():
+            return context
+        return self._reshard_after(context)
 
     @contextmanager
     def _reshard_after(self, context: AbstractContextManager[object]) -> Iterator[None]:

@@ -39,9 +39,11 @@ class PartialSums:
 
     def add(self, leaf: Gradients) -> Gradients | None:
         """Add a leaf, whose tensors may change; with the last one, clear and return the total."""
-        level, self._added = 0, self._added + 1
+        level = 0
+        self._added += 1
         while self._waiting and self._waiting[-1][0] == level:
-            leaf, level = add_gradients(self._waiting.pop()[1], leaf), level + 1
+            leaf = add_gradients(self._waiting.pop()[1], leaf)
+            level += 1
         if self._added == self.count:
             self.clear()
             return leaf
@@ -74,7 +76,8 @@ class LaneSums:
         gradients = [p.grad for p in parameters]
         for p in parameters:
             p.grad = None
-        if (total := self._pairs.add(gradients)) is not None:
+        total = self._pairs.add(gradients)
+        if total is not None:
             for p, gradient in zip(parameters, total, strict=True):
                 p.grad = gradient
 
@@ -87,7 +90,8 @@ def add_gradients(left: Gradients, right: Gradients) -> Gradients:
     would fault it in again.
     """
     for i, older in enumerate(left):
-        if (newer := right[i]) is None:
+        newer = right[i]
+        if newer is None:
             right[i] = older
         elif older is not None:
             local(newer).add_(local(older))
@@ -185,7 +189,8 @@ def _buckets(tensors: Sequence[torch.Tensor]) -> Iterator[list[torch.Tensor]]:
     for tensor in tensors:
         if bucket and (tensor.dtype != bucket[0].dtype or size + tensor.nbytes > BUCKET):
             yield bucket
-            bucket, size = [], 0
+            bucket = []
+            size = 0
         bucket.append(tensor)
         size += tensor.nbytes
     if bucket:

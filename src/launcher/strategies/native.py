@@ -50,11 +50,13 @@ class NativeStrategy(Strategy):
 
     def setup(self, plan: StepPlan, precision: Precision, device: str) -> torch.device:
         self.ranks = Ranks.from_env()
-        self.plan, self.precision = plan, precision
+        self.plan = plan
+        self.precision = precision
         self.device = get_device(self.ranks.local_rank, device)
         precision.setup(self.device)
         if plan.lanes is not None:
-            rank, world_size = self.ranks.rank, self.ranks.world_size
+            rank = self.ranks.rank
+            world_size = self.ranks.world_size
             self.lanes = Lanes(plan.lanes, plan.seed, rank, world_size, self.num_replicas())
         return self.device
 
@@ -72,7 +74,8 @@ class NativeStrategy(Strategy):
         self, model: nn.Module, optimizer: torch.optim.Optimizer, scaler: torch.amp.GradScaler
     ) -> None:
         """Take the prepared parts, and list parameters once: a walk costs more than clipping."""
-        self.model, self.optimizer = model, optimizer
+        self.model = model
+        self.optimizer = optimizer
         self.scaler, self._scales = scaler, scaler.is_enabled()
         self._loss_divisor = self.plan.lanes or self.plan.grad_accum_steps
         self._sums = LaneSums(self.plan.grad_accum_steps) if self.lanes is not None else None
@@ -114,7 +117,9 @@ class NativeStrategy(Strategy):
         return self._norm(by_mesh(parameters))
 
     def _norm(self, groups: list[list[nn.Parameter]]) -> torch.Tensor:
-        return total_norm(groups) if self.lanes is None else row_norm(groups)
+        if self.lanes is None:
+            return total_norm(groups)
+        return row_norm(groups)
 
     def backward(self, loss: torch.Tensor) -> None:
         if self._loss_divisor > 1:

@@ -19,7 +19,8 @@ class NoStrategy(NativeStrategy):
     own_steps = True
 
     def setup(self, plan: StepPlan, precision: Precision, device: str) -> torch.device:
-        if (count := Ranks.from_env().world_size) > 1:
+        count = Ranks.from_env().world_size
+        if count > 1:
             raise ConfigError(
                 f"strategy=none: {count} ranks were started, and it uses one; use strategy=ddp or"
                 " fsdp, or dispatch.nproc=1."

@@ -43,7 +43,9 @@ def row_norm(groups: list[list[nn.Parameter]]) -> torch.Tensor:
         _all_rows([grad for p in params if (grad := p.grad) is not None]) for params in groups
     ]
     filled = [rows for rows in squares if len(rows)]
-    return torch.cat(filled).sum().sqrt().float() if filled else torch.zeros(())
+    if filled:
+        return torch.cat(filled).sum().sqrt().float()
+    return torch.zeros(())
 
 
 def _all_rows(gradients: Sequence[torch.Tensor]) -> torch.Tensor:
@@ -78,7 +80,9 @@ def _as_matrix(tensor: torch.Tensor) -> torch.Tensor:
     if tensor.is_complex():
         # The squares of both parts add up to the square of the magnitude.
         tensor = torch.view_as_real(tensor.resolve_conj())
-    return tensor.reshape(rows, -1) if tensor.numel() else tensor.new_empty(0, 1)
+    if tensor.numel():
+        return tensor.reshape(rows, -1)
+    return tensor.new_empty(0, 1)
 
 
 def row_squares(matrix: torch.Tensor) -> torch.Tensor:

@@ -41,7 +41,8 @@ def optimizer_snapshot(model: nn.Module, optimizer: Optimizer) -> tuple[Tensors,
     The tree has the groups with their settings, values that are not tensors, state of no parameter,
     and the state of an optimizer with its own `state_dict()`.
     """
-    names, is_stored = _names(model, optimizer), _is_stored_with_model(model)
+    names = _names(model, optimizer)
+    is_stored = _is_stored_with_model(model)
     is_own = has_own_state_dict(optimizer)
     tensors: Tensors = {}
     groups = []
@@ -165,11 +166,13 @@ def _check_parameters(
 ) -> None:
     stored_names = {name for entry in groups for name in entry["params"]}
     own_names = {names[id(p)] for group in optimizer.param_groups for p in group["params"]}
-    if missing := own_names - stored_names:
+    missing = own_names - stored_names
+    if missing:
         raise TrainingError(
             f"The checkpoint's optimizer has no state for the parameter {min(missing)}."
         )
-    if left_over := (stored_names | with_state) - own_names:
+    left_over = (stored_names | with_state) - own_names
+    if left_over:
         raise TrainingError(
             f"The checkpoint has optimizer state for {min(left_over)}, which is not being trained."
         )
@@ -212,7 +215,8 @@ def _read(
     saved: TensorReader, full: str, param: torch.Tensor, group: dict[str, object]
 ) -> torch.Tensor:
     """Read a state tensor, placed like its parameter. A count is on the CPU, unless fused."""
-    if shape := saved.shape(full):
+    shape = saved.shape(full)
+    if shape:
         target = zeros_like_shard(param, shape, saved.dtype(full))
     else:
         on_device = group.get("fused") or group.get("capturable")

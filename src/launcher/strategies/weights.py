@@ -31,7 +31,8 @@ def layers(module: nn.Module) -> Iterator[nn.Module]:
         nn.DataParallel,
         torch.optim.swa_utils.AveragedModel,
     ]
-    if deepspeed := sys.modules.get("deepspeed"):
+    deepspeed = sys.modules.get("deepspeed")
+    if deepspeed:
         wrappers.append(deepspeed.DeepSpeedEngine)
     while True:
         yield module
@@ -65,7 +66,8 @@ def is_fully_sharded(module: nn.Module) -> bool:
 def exchanges_gradients(module: object) -> bool:
     """Return whether a module is torch's DDP or its first FSDP, which have `no_sync()`."""
     wrappers: list[type] = [nn.parallel.DistributedDataParallel]
-    if fsdp := sys.modules.get("torch.distributed.fsdp"):
+    fsdp = sys.modules.get("torch.distributed.fsdp")
+    if fsdp:
         wrappers.append(fsdp.FullyShardedDataParallel)
     return isinstance(module, tuple(wrappers))
 
@@ -85,7 +87,8 @@ def model_state(model: nn.Module) -> ModelState:
     # With keep_vars it has the parameters themselves, so that tied ones are recognised by identity.
     state = module.state_dict(keep_vars=True)
     tensors = [*module.parameters(), *module.buffers()]
-    ids, memory = {id(tensor) for tensor in tensors}, {_address(tensor) for tensor in tensors}
+    ids = {id(tensor) for tensor in tensors}
+    memory = {_address(tensor) for tensor in tensors}
     seen: set[int] = set()
     result = ModelState({}, set())
     for name, tensor in state.items():
@@ -124,9 +127,9 @@ def model_tensors(model: nn.Module) -> Tensors:
 
 def _address(tensor: torch.Tensor) -> int:
     # A sparse tensor has no storage of its own.
-    return (
-        local(tensor).untyped_storage().data_ptr() if tensor.layout is torch.strided else id(tensor)
-    )
+    if tensor.layout is torch.strided:
+        return local(tensor).untyped_storage().data_ptr()
+    return id(tensor)
 
 
 def load_model_tensors(
@@ -137,14 +140,17 @@ def load_model_tensors(
     A tensor of the model's own is read in place first. Any other is only passed to it, such as one
     of another shape, or one that `state_dict()` copies.
     """
-    module, own = unwrap(model), model_state(model)
-    state, extra = module.state_dict(), saved.meta.get(EXTRA, {})
+    module = unwrap(model)
+    own = model_state(model)
+    state = module.state_dict()
+    extra = saved.meta.get(EXTRA, {})
     stored = {name.removeprefix(prefix) for name in saved.names() if name.startswith(prefix)}
     device = next((tensor.device for tensor in own.tensors.values()), torch.device("cpu"))
     passed: Tensors = {}
     with saved.concurrent_reads():
         for name in stored - (state.keys() - own.tensors.keys()):
-            shape, tensor = saved.shape(prefix + name), own.tensors.get(name)
+            shape = saved.shape(prefix + name)
+            tensor = own.tensors.get(name)
             if tensor is not None and loses_a_part(saved, prefix + name, tensor):
                 continue
             if tensor is None or tuple(tensor.shape) != shape:
@@ -203,7 +209,8 @@ def find_lost_tensors(model: nn.Module, built: Mapping[str, Shape]) -> list[str]
     They have appeared, vanished or changed their shape since `built`, and their module's
     `load_state_dict()` does not follow.
     """
-    module, shapes = unwrap(model), tensor_shapes(model)
+    module = unwrap(model)
+    shapes = tensor_shapes(model)
     changed = {name for name in shapes.keys() | built.keys() if shapes.get(name) != built.get(name)}
     lost = []
     for path in {name.rpartition(".")[0] for name in changed}:

@@ -16,7 +16,7 @@ from uuid import uuid4
 from launcher.checkpoint.find_checkpoint import checkpoint_path
 from launcher.checkpoint.store import LATEST
 from launcher.config.construct import instantiate, target_object
-from launcher.config.tree import Tree, get, nest
+from launcher.config.tree import Tree, get, nest, without
 from launcher.errors import ConfigError
 from launcher.process.files import read_file, replace_file
 from launcher.rundir.folder import RunFolder
@@ -92,11 +92,14 @@ class TrackedRun:
         deleted folder, or of a folder on another machine.
         """
         data = self._read(tracker)
-        return data if "id" in data else self.store(tracker, id=f"{self.id}-{uuid4().hex[:8]}")
+        if "id" in data:
+            return data
+        return self.store(tracker, id=f"{self.id}-{uuid4().hex[:8]}")
 
     def store(self, tracker: str, **values: object) -> Stored:
         """Change values of these data, and return all."""
-        path, data = self._data_path(tracker), self._read(tracker) | values
+        path = self._data_path(tracker)
+        data = self._read(tracker) | values
         path.parent.mkdir(exist_ok=True)
         replace_file(path, json.dumps(data).encode())
         return data
@@ -126,7 +129,8 @@ class Names:
 
     def __call__(self, name: str) -> str:
         if name not in self.names:
-            first, taken = self.clean(name), set(self.names.values())
+            first = self.clean(name)
+            taken = set(self.names.values())
             candidates = chain([first], (f"{first}_{number}" for number in count(2)))
             self.names[name] = next(text for text in candidates if text not in taken)
         return self.names[name]
@@ -194,7 +198,8 @@ class Tracker(ABC):
 
     def find_artifacts(self) -> dict[str, Path]:
         """Return the folders of the artifacts that were not sent, by best, last and export."""
-        sent, artifacts = self._sent_artifacts(), {}
+        sent = self._sent_artifacts()
+        artifacts = {}
         folder = self.run.folder
         for which in self.artifacts:
             path: Path | None = folder.export
@@ -217,7 +222,7 @@ class Tracker(ABC):
 
     def sent_config(self) -> Tree:
         """Return the run's configuration, apart from its trackers."""
-        return {key: node for key, node in self.run.config.items() if key != "tracker"}
+        return without(self.run.config, "tracker")
 
     @abstractmethod
     def open(self) -> int:

@@ -26,7 +26,8 @@ from launcher.trackers.lines import MetricsReader
 
 FINAL_STATES = ("completed", "failed", "cancelled")
 """States after which the newest line is not written again."""
-RUNNING, SUPERSEDED = "running", "superseded"
+RUNNING = "running"
+SUPERSEDED = "superseded"
 INTERVAL = 1.0
 """Seconds between two reads of the run's files."""
 PATIENCE = 300.0
@@ -145,7 +146,8 @@ class Follower:
                 self._report(name, error, is_first=wait == self.interval and not is_last)
                 if is_last:
                     return
-                lines, wait = None, min(2 * wait, MAX_WAIT)
+                lines = None
+                wait = min(2 * wait, MAX_WAIT)
             self._stop.wait(wait)
 
     def _report(self, name: str, error: BaseException, is_first: bool) -> None:

@@ -22,7 +22,8 @@ class FollowerProcess:
     """The process that mirrors a run in its trackers, if there are any."""
 
     def __init__(self, folder: RunFolder, names: Iterable[str]):
-        self.folder, self.names = folder, list(names)
+        self.folder = folder
+        self.names = list(names)
         self.process: subprocess.Popen[Any] | None = None
 
     def start(self) -> None:
@@ -72,7 +73,8 @@ class FollowerProcess:
             level, _, text = line.rstrip("\n").partition(" ")
             if level.isdigit():
                 logger.log(int(level), "%s", text)
-        if code := self.process.wait():
+        code = self.process.wait()
+        if code:
             text = "The trackers' process %s; training continues. Complete them with: %s"
             logger.warning(text, describe_end(code), self._sync())
 

@@ -29,7 +29,7 @@ BATCH = "batch"
 """Key of the newest batch in the run's folder: MLflow's id of the run, the last step, and the
 rows."""
 STATUS = {"completed": "FINISHED", "failed": "FAILED"}
-LOADER = "launcher.train.load"
+LOADER = "launcher.resume.mlflow_model"
 """The module whose `_load_pyfunc` MLflow calls to load a model."""
 METRICS = 1000
 PARAMS = 100
@@ -78,7 +78,8 @@ class MlflowTracker(Tracker):
         self.experiment = experiment
         self.name = name
         self.tags = dict(tags or {})
-        self.registered_model_name, self.model = registered_model_name, model
+        self.registered_model_name = registered_model_name
+        self.model = model
         registered = [model] if registered_model_name else []
         self.artifacts = list(dict.fromkeys([*(artifacts or []), *registered]))
         self.not_sent: dict[str, str] = {}
@@ -183,7 +184,9 @@ class MlflowTracker(Tracker):
         chosen = self.tracking_uri or os.environ.get("MLFLOW_TRACKING_URI") or before
         if chosen != before:
             self.run.store("mlflow", tracking_uri=chosen)
-        return str(chosen) if chosen else f"sqlite:///{self._outputs / 'mlflow.db'}"
+        if chosen:
+            return str(chosen)
+        return f"sqlite:///{self._outputs / 'mlflow.db'}"
 
     @property
     def _outputs(self) -> Path:
@@ -223,7 +226,8 @@ class MlflowTracker(Tracker):
         """Send the configuration by dotted keys. MLflow keeps the first attempt's values."""
         from mlflow.entities import Param
 
-        name, config = Names(clean, {}), leaves(self.sent_config())
+        name = Names(clean, {})
+        config = leaves(self.sent_config())
         params = [Param(name(key), str(value)[:LENGTH]) for key, value in config.items()]
         params = [param for param in params if param.key not in sent_keys]
         for start in range(0, len(params), PARAMS):

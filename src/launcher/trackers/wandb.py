@@ -19,7 +19,8 @@ from launcher.process.files import expand
 from launcher.rundir.lock_holder import find_local_holder, signal_holder
 from launcher.trackers.base import NOT_ENDED, Line, Stored, Tracker, numbers
 
-DEFAULT_PROJECT, DEFAULT_URL = "launcher", "https://api.wandb.ai"
+DEFAULT_PROJECT = "launcher"
+DEFAULT_URL = "https://api.wandb.ai"
 MAX_NAME_LENGTH = 128
 """Maximum number of characters of a project, and of a run's name and group."""
 NOT_IN_PROJECT = "/\\#?%:"
@@ -70,14 +71,17 @@ class WandbTracker(Tracker):
         settings: dict[str, Any] | None = None,
     ):
         self.project = project or os.environ.get("WANDB_PROJECT") or DEFAULT_PROJECT
-        self.entity, self.name = entity, name
+        self.entity = entity
+        self.name = name
         self.group = group or os.environ.get("WANDB_RUN_GROUP")
         words = filter(None, os.environ.get("WANDB_TAGS", "").split(","))
         self.tags = list(dict.fromkeys([*(tags or ()), *words]))
-        self.job_type, self.notes = job_type, notes
+        self.job_type = job_type
+        self.notes = notes
         self.artifacts = artifacts or []
         self.image_format = image_format
-        self.init, self.settings = dict(init or {}), dict(settings or {})
+        self.init = dict(init or {})
+        self.settings = dict(settings or {})
         self.waits_for_sync = (mode or os.environ.get("WANDB_MODE") or "online") != "online"
         self._wandb_run: Any = None
         self._is_connecting = False
@@ -102,7 +106,8 @@ class WandbTracker(Tracker):
                     f"{key}.{what}={name}: has {len(name)} characters; W&B takes at most"
                     f" {MAX_NAME_LENGTH}."
                 )
-        if wrong := [character for character in NOT_IN_PROJECT if character in self.project]:
+        wrong = [character for character in NOT_IN_PROJECT if character in self.project]
+        if wrong:
             raise ConfigError(
                 f"{key}.project={self.project}: has a {wrong[0]}, which W&B does not take in the"
                 f" name of a project; leave out {' '.join(NOT_IN_PROJECT)}."

@@ -41,7 +41,7 @@ def train_run(config: RunConfig) -> dict[str, object] | None:
     log = AttemptLog(config, folder, on_begin=follower.start)
     # Before the data are read: a later change then shows in their fingerprint.
     if log.ranks.is_main:
-        log.data_files = state_of_files(data_that_counts(config.of_the_run))
+        log.data_files = state_of_files(data_that_counts(config))
     trainer: Trainer | None = None
     try:
         with log.record_end():
@@ -94,10 +94,11 @@ def _log_start(config: RunConfig, trainer: Trainer) -> None:
 
 def report_end(log: AttemptLog, trainer: Trainer) -> None:
     if trainer.is_paused:
-        log.end("paused", trainer.step, exit_code=0, reason=f"trainer.pause_at={trainer.pause_at}")
+        how, reason = "Paused", f"trainer.pause_at={trainer.pause_at}"
+        log.end("paused", trainer.step, exit_code=0, reason=reason)
     else:
+        how = "Completed"
         log.end("completed", trainer.step, exit_code=0, reason=trainer.state.stop_reason)
-    how = "Paused" if trainer.is_paused else "Completed"
     taken = "" if log.record is None else f" after {format_time(log.record)}"
     logger.info("%s at step %d%s.", how, trainer.step, taken)
     if skipped := trainer.state.skipped_steps:

@@ -38,7 +38,8 @@ class AttemptModes:
         self._taken_out = []
 
     def restore(self, model: nn.Module, stored: Mapping[str, bool]) -> None:
-        if unknown := restore_modes(model, stored):
+        unknown = restore_modes(model, stored)
+        if unknown:
             self._logger.warning(
                 "The checkpoint has the modes of modules that the model does not have: %s.",
                 shorten(unknown, MAX_NAMES),

@@ -58,7 +58,8 @@ class Batches:
         # Else the user's code may have drawn from the training's generators by then.
         self._is_interruptible = any(getattr(loader, k, 0) for k in ("num_workers", "seed_samples"))
         self._epoch_size: int | None = None
-        self._epoch, self._has_batches = 0, False
+        self._epoch = 0
+        self._has_batches = False
         self.local_samples: int | None = 0
         """Samples that this rank has received since the start, or None if that is not known."""
         self.targets: torch.Tensor | int | None = None
@@ -82,7 +83,8 @@ class Batches:
         )
         self._counters = [(owner, name) for owner, name in counted if hasattr(owner, name)]
         self._epoch_size = getattr(self.loader, "samples_per_epoch", None)
-        self._epoch, self._has_batches = state.epoch, state.step > 0
+        self._epoch = state.epoch
+        self._has_batches = state.step > 0
         set_epoch(self.loader, state.epoch)
         self._warn_of_persistent_workers()
         self._open()
@@ -165,7 +167,8 @@ class Batches:
         loader = self.loader
         if self._plain is not None or not getattr(loader, "persistent_workers", False):
             return
-        name, dataset = type(loader).__name__, getattr(loader, "dataset", None)
+        name = type(loader).__name__
+        dataset = getattr(loader, "dataset", None)
         if isinstance(dataset, IterableDataset) and hasattr(loader, "state_dict"):
             self._logger.warning(
                 "%s with persistent workers over a stream: after a resume its epochs may leave out"
@@ -196,7 +199,9 @@ class Batches:
 
     def position(self) -> Any:
         """Return the position for `load_position`, or None if the loader does not know it."""
-        return self.source.state_dict() if hasattr(self.source, "state_dict") else None
+        if hasattr(self.source, "state_dict"):
+            return self.source.state_dict()
+        return None
 
     def load_position(self, position: object, state: TrainState) -> None:
         """Resume from a saved position, or log why the order starts from the beginning."""

@@ -29,7 +29,7 @@ from launcher.config.schema.run_length import with_epochs
 from launcher.config.schema.validate import without_own_keys
 from launcher.config.schema.value_types import check_call
 from launcher.config.settings import CompileSettings, RunSettings, TrainerSettings
-from launcher.config.tree import Node, Tree, pick, walk
+from launcher.config.tree import Node, Tree, pick, walk, without
 from launcher.data.declared import is_hugging_face_stream, names_of_states
 from launcher.data.iterable import length
 from launcher.data.mixture_dataset import Mixture
@@ -138,7 +138,8 @@ def _placement(strategy: Strategy) -> dict[str, Any]:
 
 
 def _train_loader(data: Any, strategy: Strategy) -> Any:
-    plan, lanes = strategy.plan, strategy.lanes
+    plan = strategy.plan
+    lanes = strategy.lanes
     order = {} if lanes is None else {"lanes": lanes}
     loader = data.train_loader(
         seed=plan.seed, micro_batch_size=plan.micro_batch_size, **_placement(strategy), **order
@@ -154,7 +155,8 @@ def _train_loader(data: Any, strategy: Strategy) -> Any:
 def _context(
     config: RunConfig, data: Any, strategy: Strategy, loader: Any, texts: dict[str, str]
 ) -> RunContext:
-    lanes, size = strategy.plan.lanes, strategy.plan.micro_batch_size
+    lanes = strategy.plan.lanes
+    size = strategy.plan.micro_batch_size
     if data.val_batch_size is not None:
         # With lanes, a batch is the same on any number of ranks.
         size = max(1, data.val_batch_size // (lanes or strategy.ranks.world_size))
@@ -230,7 +232,8 @@ def step_plan(
 ) -> StepPlan:
     """Divide the global batch over the ranks, and a rank's share into the largest micro-batches."""
     raise_issues(lane_issues(settings, batch, world_size))
-    if issue := batch_issue(batch, world_size):
+    issue = batch_issue(batch, world_size)
+    if issue:
         raise ConfigError(str(issue))
     share = batch // world_size
     micro_batch_size = settings.micro_batch_size
@@ -292,7 +295,8 @@ def _call(
     try:
         return factory(argument, **options)
     except LIBRARY_ERRORS as error:
-        if (why := library_error(error)) is None:
+        why = library_error(error)
+        if why is None:
             raise
         raise ConfigError(f"{key}: {why}") from error
 
@@ -304,8 +308,8 @@ def _parameters(factory: Callable[..., Any]) -> list[str]:
 def build_scheduler(options: Node, optimizer: Optimizer) -> Any:
     """Build the scheduler of a node `scheduler`."""
     metric = options.get("metric")
-    options = {key: value for key, value in options.items() if key != "metric"}
-    factory, mode = instantiate(options, "scheduler", _partial_=True), {}
+    factory = instantiate(without(options, "metric"), "scheduler", _partial_=True)
+    mode = {}
     if metric is not None and "mode" in _parameters(factory):
         mode["mode"] = schedule_metric(metric, options.get("mode", "auto")).mode
     key = f"scheduler._target_={options['_target_']}"
@@ -374,7 +378,8 @@ def _find_shared_start(
 
 def _settings_that_train(config: RunConfig, data: Any, loader: Any) -> Tree | None:
     """Return what decides the numbers of the steps, or None if the run has no identity."""
-    plain, entry = config.of_the_run, read_identity(config.plain["run"])
+    plain = config.of_the_run
+    entry = read_identity(config.plain["run"])
     if entry is None:
         return None
     # Workers may draw the random numbers, and have a copy of the state, of a dataset of the user.
@@ -394,7 +399,8 @@ def _hooks(config: RunConfig, schedule: Node | None) -> tuple[list[BaseHook], di
     Returns:
         The hooks, and the keys of the configured ones by their ids.
     """
-    hooks, others = list[BaseHook](), list[BaseHook]()
+    hooks = list[BaseHook]()
+    others = list[BaseHook]()
     names: dict[int, str] = {}
     for group, made in (("hooks", hooks), ("tracker", others)):
         for name, node in (config.plain.get(group) or {}).items():

@@ -77,7 +77,8 @@ class Trainer(BaseTrainer):
             max_consecutive_none_losses=settings.max_consecutive_none_losses,
             pause_at=settings.pause_at,
         )
-        self.precision, self.context = precision, context
+        self.precision = precision
+        self.context = context
         self._strategy = strategy
         self._loader = data_loader
         self._hooks = hooks
@@ -97,7 +98,9 @@ class Trainer(BaseTrainer):
         self._count_targets = declared_method(self.unwrapped_model, "num_targets")
 
     def build_lr_scheduler(self) -> Any:
-        return self._build_scheduler(self.optimizer) if self._build_scheduler is not None else None
+        if self._build_scheduler is not None:
+            return self._build_scheduler(self.optimizer)
+        return None
 
     def build_grad_scaler(self) -> torch.amp.GradScaler:
         return self._strategy.scaler
@@ -128,4 +131,6 @@ class Trainer(BaseTrainer):
         return self._count_targets is not None
 
     def num_targets(self, input: Any) -> torch.Tensor | int | None:
-        return None if self._count_targets is None else self._count_targets(input)
+        if self._count_targets is None:
+            return None
+        return self._count_targets(input)

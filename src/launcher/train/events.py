@@ -19,7 +19,8 @@ class HookCaller:
     """Interface of any trainer for its hooks: events, logs, and the step."""
 
     def __init__(self, state: TrainState, logger: logging.Logger):
-        self.state, self.logger = state, logger
+        self.state = state
+        self.logger = logger
         self.hooks: list[BaseHook] = []
         self._events: dict[str, list[Call]] = {event: [] for event in EVENTS}
 

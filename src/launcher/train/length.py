@@ -2,11 +2,9 @@
 
 import math
 from fractions import Fraction
-from functools import partial
 
 from launcher.config.construct import instantiate
 from launcher.config.run_config import RunConfig
-from launcher.config.schema.run_length import with_steps
 from launcher.config.schema.validate import without_own_keys
 from launcher.data.iterable import length
 from launcher.errors import ConfigError
@@ -33,4 +31,4 @@ def with_max_steps(config: RunConfig) -> RunConfig:
             f"trainer.max_epochs={epochs}: the training data have no length; set trainer.max_steps."
         )
     steps = total_steps(epochs, size, config.plain["data"]["batch_size"])
-    return config.with_trees(partial(with_steps, steps=steps))
+    return config.with_steps(steps)

@@ -28,12 +28,15 @@ def with_micro_batch_size(config: RunConfig, folder: RunFolder) -> RunConfig:
     """Return the configuration with a number in place of `auto`, the same on all ranks."""
     if config.trainer.micro_batch_size != AUTO:
         return config
-    batch_size, world_size = config.plain["data"]["batch_size"], Ranks.from_env().world_size
-    if issue := batch_issue(batch_size, world_size):
+    batch_size = config.plain["data"]["batch_size"]
+    world_size = Ranks.from_env().world_size
+    issue = batch_issue(batch_size, world_size)
+    if issue:
         raise ConfigError(str(issue))
     share = batch_size // world_size
     first, is_kept = on_main(lambda: earlier_size(folder, share, world_size))
-    size, too_large = first, list[int]()
+    size = first
+    too_large = list[int]()
     try:
         while not is_kept and (text := first_error(config, folder, size)):
             if size == 1:
@@ -95,7 +98,8 @@ def first_error(config: RunConfig, folder: RunFolder, size: int) -> str:
 
 
 def _steps(trainer: Trainer, is_last: bool) -> str:
-    strategy, count = trainer.strategy, trainer.gradient_accumulation_steps
+    strategy = trainer.strategy
+    count = trainer.gradient_accumulation_steps
     if strategy.ranks.is_distributed and not strategy.forward_is_collective:
         # The first pass then exchanges nothing, so a rank may run out of memory alone.
         trainer.gradient_accumulation_steps = max(2, count)
@@ -123,7 +127,8 @@ class _Trial(BaseHook):
     """Lets the ranks agree after the first pass, and after the last step."""
 
     def __init__(self, grad_accum_steps: int):
-        self.grad_accum_steps, self._passes = grad_accum_steps, 0
+        self.grad_accum_steps = grad_accum_steps
+        self._passes = 0
 
     def on_batch(self, trainer: TrainerView, batch: object) -> None:
         if self._passes == 1 and (error := _error_of_others()):

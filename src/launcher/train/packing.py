@@ -52,7 +52,8 @@ def keeps_documents_apart(
     """
     half, other = length // 2, max(1, vocab_size // 2)
     tokens = torch.arange(length) % vocab_size
-    first, second = tokens[:half], tokens[half:]
+    first = tokens[:half]
+    second = tokens[half:]
     positions = torch.cat([torch.arange(half), torch.arange(length - half)])
 
     def measure(before: Tensor, document: Tensor) -> Tensor:

@@ -35,7 +35,8 @@ def log_lines(lines: Iterable[str]) -> None:
 
 def start_lines(trainer: Trainer, config: RunConfig) -> Iterator[str]:
     """Describe the device, the model, the data, and the settings that are not defaults."""
-    ranks, strategy = trainer.strategy.ranks.world_size, trainer.strategy.name
+    ranks = trainer.strategy.ranks.world_size
+    strategy = trainer.strategy.name
     precision = f"{trainer.precision.name}{', compiled' if config.trainer.compile else ''}"
     yield (
         f"Device: {device_name(trainer.device)}, {plural(ranks, 'rank')}, {strategy=!s},"
@@ -47,7 +48,8 @@ def start_lines(trainer: Trainer, config: RunConfig) -> Iterator[str]:
     yield f"Data: {data_line(trainer)}"
     # Of two values of a key the last one counts.
     overrides = {text.lstrip("+~").partition("=")[0]: text for text in config.overrides}
-    if shown := [text for key, text in overrides.items() if not key.startswith(PLACES)]:
+    shown = [text for key, text in overrides.items() if not key.startswith(PLACES)]
+    if shown:
         yield f"Not default: {' '.join(shown)}"
 
 
@@ -84,7 +86,8 @@ def describe_trainable(total: int, trainable: int) -> str:
 
 def data_line(trainer: Trainer) -> str:
     """Describe the samples, the steps of an epoch, and how the batch is divided."""
-    plan, ranks = trainer.strategy.plan, trainer.strategy.ranks.world_size
+    plan = trainer.strategy.plan
+    ranks = trainer.strategy.ranks.world_size
     assert plan.micro_batch_size is not None
     batch = plan.micro_batch_size * plan.grad_accum_steps * ranks
     samples = length(getattr(trainer.data_loader, "dataset", None))
@@ -103,7 +106,8 @@ def is_in_sweep() -> bool:
 
 def end_lines(record: RunRecord, outputs: str, stream: object) -> Iterator[str]:
     """Describe the best metric, the loss, the newest checkpoint, and the commands for them."""
-    folder, best = record.folder, record.data["best"]
+    folder = record.folder
+    best = record.data["best"]
     if best is not None:
         yield f"Best: {best['metric']} {show(float(best['value']))} at step {best['step']}"
     losses = values_of(read_rows(folder.metrics_path), "train/loss")
@@ -111,10 +115,10 @@ def end_lines(record: RunRecord, outputs: str, stream: object) -> Iterator[str]:
         curve = f"  {sparkline(losses, CURVE_WIDTH)}"
         shown = curve if encodable(curve, stream) else ""
         yield f"Loss: {show(losses[0], 4)} to {show(losses[-1], 4)}{shown}"
-    if step := folder.newest_step():
+    step = folder.newest_step()
+    if step:
         yield f"Checkpoint: {folder.checkpoints / step_name(step)}"
-    attempt = record.attempt
-    if is_in_sweep() or (attempt is not None and attempt.get("slurm_job_id") is not None):
+    if is_in_sweep() or record.attempt.get("slurm_job_id") is not None:
         return
     is_default = Path(outputs).absolute() == Path("outputs").absolute()
     suffix = "" if is_default else f" --outputs {shlex.quote(outputs)}"

@@ -210,7 +210,7 @@ def close_records(folder: Path) -> None:
     """End the open attempts: a killed search's children save and end."""
     for path in folder.glob("*/*/run.json"):
         record = RunRecord(RunFolder(path.parent))
-        if record.attempt is not None and record.attempt["outcome"] is None:
+        if record.attempts and record.attempt["outcome"] is None:
             record.end_attempt("preempted", end_step=record.step)
 
 

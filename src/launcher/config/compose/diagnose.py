@@ -74,9 +74,12 @@ def explain_base_error(config_name: str, error: Exception) -> str:
 
 def unknown_option(override: Override) -> str | None:
     """Explain why a group does not have the chosen options; return None if it has them."""
-    group, value = override.key_or_group, override.value()
+    group = override.key_or_group
+    value = override.value()
     if value is None:
-        return None if override.is_delete() else f"to remove the group, write ~{group}."
+        if override.is_delete():
+            return None
+        return f"to remove the group, write ~{group}."
     chosen = [str(option) for option in as_list(value)]
     # Hydra would merge them.
     if len(chosen) > 1 and group in (*GROUPS, "trainer", "hpo"):
@@ -92,7 +95,8 @@ def unknown_option(override: Override) -> str | None:
             return f"no option {option}; to remove the group, write ~{group}."
         place = f"{group}/{prefix}".rstrip("/")
         listed = f"{place} has {', '.join(options)}"
-        text, near = _rewritten(override, group), closest_name(name.removesuffix(".yaml"), options)
+        text = _rewritten(override, group)
+        near = closest_name(name.removesuffix(".yaml"), options)
         if near and option in text:
             meant = text.replace(option, prefix + near)
             return f"no option {option}; did you mean {meant}? ({listed})"
@@ -117,7 +121,8 @@ def bad_option(error: Exception) -> str:
     ):
         return f"{match[1]}.yaml should begin with `# @package _global_`, since it sets {group}."
     # Hydra's own message has no slash before the group.
-    if match := CHOSEN_TWICE.match(message):
+    match = CHOSEN_TWICE.match(message)
+    if match:
         return f"another {match[2]} is chosen by `override /{match[2]}: ...` in the defaults list."
     return message
 
@@ -125,7 +130,8 @@ def bad_option(error: Exception) -> str:
 def bad_key(override: Override, config: DictConfig, error: Exception) -> str:
     """Explain why an override of a value does not apply."""
     key = override.key_or_group
-    if message := key_for(key):
+    message = key_for(key)
+    if message:
         return message
     if override.is_add() and select(config, key) is not None:
         return "the key exists already; remove the +."
@@ -145,7 +151,8 @@ def bad_key(override: Override, config: DictConfig, error: Exception) -> str:
                 return _unknown_key(override, config)
             return _unknown_part(override, path, part, config)
     cause = error.__cause__ or error
-    if match := re.match(r"Key '(\w+)' is not in struct", str(cause)):
+    match = re.match(r"Key '(\w+)' is not in struct", str(cause))
+    if match:
         return (
             f"{key} has no key {match[1]}; set it alone with +{key}.{match[1]}=..., or make an"
             " option of your own."
@@ -172,7 +179,8 @@ def _unknown_key(override: Override, config: DictConfig) -> str:
         return f"no option of {name} is chosen; choose one with {name}=..."
     parts = {key: node for key in keys if isinstance(node := select(config, key), DictConfig)}
     # Only a mapping has keys below it.
-    if near := closest_name(name, [*(parts if rest else keys), *groups]):
+    near = closest_name(name, [*(parts if rest else keys), *groups])
+    if near:
         return f"no key {name}; did you mean {_rewritten(override, near + dot + rest)}?"
     inner = {
         str(key)
@@ -180,7 +188,8 @@ def _unknown_key(override: Override, config: DictConfig) -> str:
         for key in node
         if not rest or isinstance(select(node, str(key)), DictConfig)
     }
-    if below := closest_name(name, sorted(inner)):
+    below = closest_name(name, sorted(inner))
+    if below:
         echoes = references(to_plain(config))
         owners = [
             key for key, node in parts.items() if below in node and f"{key}.{below}" not in echoes
@@ -193,13 +202,16 @@ def _unknown_key(override: Override, config: DictConfig) -> str:
 def _unknown_part(override: Override, path: str, part: str, config: DictConfig) -> str:
     """Return the message for a key that its node does not have."""
     node = select(config, path)
-    keys, taken = [str(key) for key in node], parameters(node)
-    if others := options_with(composition_folders(to_plain(config.hydra.runtime)), path, part):
+    keys = [str(key) for key in node]
+    taken = parameters(node)
+    others = options_with(composition_folders(to_plain(config.hydra.runtime)), path, part)
+    if others:
         have = "has" if len(others) == 1 else "have"
         return f"no key {path}.{part}; {path}={', '.join(others)} {have} it."
     if override.is_delete() and part in taken:
         return "it is not set, so there is nothing to delete."
-    if near := closest_name(part, keys) or closest_name(part, taken):
+    near = closest_name(part, keys) or closest_name(part, taken)
+    if near:
         rest = override.key_or_group.removeprefix(f"{path}.{part}")
         meant = _rewritten(override, f"{path}.{near}{rest}")
         return f"no key {path}.{part}; did you mean {meant}?"

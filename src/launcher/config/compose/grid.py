@@ -32,7 +32,8 @@ def expand(overrides: Sequence[Override], with_intervals: bool = False) -> list[
 
 def _choices(override: Override, with_intervals: bool) -> list[str]:
     """Return an override for each of its values."""
-    key, text = override.get_key_element(), str(override.input_line)
+    key = override.get_key_element()
+    text = str(override.input_line)
     if not override.is_sweep_override():
         return [text]
     if override.is_discrete_sweep():
@@ -72,9 +73,12 @@ def check_swept(overrides: Sequence[Override]) -> None:
 
 def list_values(override: Override) -> list[str]:
     """Return the values of a sweep as texts, the numbers of a range without rounding errors."""
-    texts, span = list(override.sweep_string_iterator()), override.value()
+    texts = list(override.sweep_string_iterator())
+    span = override.value()
     if not isinstance(span, RangeSweep) or not {type(span.start), type(span.step)} - {int}:
         return texts
     start, stop, step = (Decimal(str(number)) for number in (span.start, span.stop, span.step))
     numbers = [str(float(start + index * step)) for index in range(ceil((stop - start) / step))]
-    return random.sample(numbers, len(numbers)) if span.shuffle else numbers
+    if span.shuffle:
+        return random.sample(numbers, len(numbers))
+    return numbers

@@ -53,7 +53,8 @@ class Callbacks:
         try:
             yield result
         except Exception as error:
-            result.return_value, result.status = error, JobStatus.FAILED
+            result.return_value = error
+            result.status = JobStatus.FAILED
             self.call(f"on_{what}_end", job_return=result, **details)
             raise
         self.call(f"on_{what}_end", job_return=result, **details)

@@ -35,16 +35,19 @@ def normalize(override: str) -> str:
     texts. Keys of `OPEN` are added.
     """
     key, equals, value = override.partition("=")
-    if equals and f"{key.lstrip('+')}.".startswith(f"{SPACE}."):
-        return _normalize_space(key.lstrip("+").removeprefix(SPACE).lstrip("."), value)
-    if equals and is_within(key.lstrip("+"), OPEN):
-        return f"++{override.lstrip('+')}"
-    if key.lstrip("+") in TEXT_KEYS and (values := PLAIN_VALUES.fullmatch(value)):
+    name = key.lstrip("+")
+    if not equals:
+        group = override.removeprefix("~")
+        return f"{group}=[]" if group != override and group in COLLECTIONS else override
+    if is_within(name, (SPACE,)):
+        return _normalize_space(name.removeprefix(SPACE).lstrip("."), value)
+    if is_within(name, OPEN):
+        return f"++{name}={value}"
+    if name in TEXT_KEYS and (values := PLAIN_VALUES.fullmatch(value)):
         opening, listed, closing = values.groups()
         texts = ",".join(map(_quote_number, listed.split(",")))
         return f"{key}={opening}{texts}{closing}"
-    is_deleted = override[:1] == "~" and override[1:] in COLLECTIONS
-    return f"{override[1:]}=[]" if is_deleted else override
+    return override
 
 
 def _quote_number(value: str) -> str:

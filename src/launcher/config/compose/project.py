@@ -30,7 +30,7 @@ from launcher.config.options import (
     project_file,
 )
 from launcher.config.settings import SECTIONS, Top, section
-from launcher.config.tree import Node, as_list, flat, get
+from launcher.config.tree import Node, as_list, flat, get, without
 from launcher.errors import ConfigError
 from launcher.rundir.record_format import read_record
 
@@ -53,16 +53,27 @@ def project_defaults(folder: str | Path | None, typed: Collection[str]) -> Itera
         ConfigError: the file does not fit, with all that does not and the way out.
     """
     file = None if folder is None else project_file(Path(folder))
-    content: Node = {} if file is None else _read(file)
+    if file is None:
+        with _stored({}):
+            yield
+        return
+    content = _read(file)
+    part = _as_part(file, content)
+    try:
+        with _stored(part):
+            yield
+    except ConfigError as error:
+        raise ConfigError(*_with_file(file, content, typed, error.messages)) from error
+
+
+@contextmanager
+def _stored(part: Node) -> Iterator[None]:
+    """Let Hydra find a part under the name `NAME` within the context."""
     store = ConfigStore.instance()
     before = store.load(f"{NAME}.yaml").node if f"{NAME}.yaml" in store.repo else {}
-    store.store(NAME, {} if file is None else _as_part(file, content), provider="launcher")
+    store.store(NAME, part, provider="launcher")
     try:
         yield
-    except ConfigError as error:
-        if file is None:
-            raise
-        raise ConfigError(*_with_file(file, content, typed, error.messages)) from error
     finally:
         store.store(NAME, before, provider="launcher")
 
@@ -111,11 +122,14 @@ def _as_part(file: Path, content: Node) -> Node:
     """
     folders = [main_folder(), file.parent, *installed_folders()]
     listed = content.get("defaults") or []
-    problems = [] if isinstance(listed, list) else ["defaults should be a list"]
+    problems = []
+    if not isinstance(listed, list):
+        problems = ["defaults should be a list"]
+        listed = []
     more: list[object] = []
     changed: list[object] = []
     groups = _groups_of_launcher()
-    for group, option in _entries(listed if isinstance(listed, list) else []):
+    for group, option in _entries(listed):
         if group is None:
             more.append(option)
         elif problem := _problem(group, option, folders):
@@ -132,8 +146,7 @@ def _as_part(file: Path, content: Node) -> Node:
     if problems:
         text = f"does not fit Launcher, which composes it into each run ({', '.join(problems)})"
         raise ConfigError(f"{file}: {text}; {_way_out()}.")
-    values = {key: value for key, value in content.items() if key != "defaults"}
-    return {"defaults": [*more, "_self_", *changed], **values}
+    return {"defaults": [*more, "_self_", *changed], **without(content, "defaults")}
 
 
 def _groups_of_launcher() -> list[str]:
@@ -167,7 +180,9 @@ def _problem(group: str, option: object, folders: Sequence[Any]) -> str | None:
     if group in SET_BY_LAUNCHER:
         return f"{group} is Launcher's own"
     if group == OF_COMMAND:
-        return None if option is None else f"{group} is for the command line"
+        if option is None:
+            return None
+        return f"{group} is for the command line"
     missing = _missing_option(group, option, folders)
     return f"no option {group}={missing}" if missing else None
 
@@ -176,11 +191,9 @@ def _missing_option(group: str, chosen: object, folders: Sequence[Any]) -> str |
     """Return a chosen option that a group does not have; Hydra's own groups are not looked at."""
     if chosen is None or group.startswith("hydra") or "@" in group:
         return None
-    names = as_list(chosen)
-    known = options(folders, group)
-    for name in map(str, names):
+    for name in map(str, as_list(chosen)):
         nested, _, last = name.removesuffix(".yaml").rpartition("/")
-        among = options(folders, f"{group}/{nested}") if nested else known
+        among = options(folders, f"{group}/{nested}".rstrip("/"))
         if last not in among and "$" not in name:
             return name
     return None
@@ -199,7 +212,7 @@ def _with_file(
     file: Path, content: Node, typed: Collection[str], messages: Sequence[str]
 ) -> list[str]:
     """Return the messages, with one for all keys that the file sets and no override does."""
-    keys = flat({key: value for key, value in content.items() if key != "defaults"})
+    keys = flat(without(content, "defaults"))
 
     def is_of_file(message: str) -> bool:
         match = KEY.match(message)

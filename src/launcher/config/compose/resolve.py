@@ -24,6 +24,7 @@ from launcher.config.tree import (
     join,
     map_leaves,
     walk,
+    without,
 )
 
 UNRESOLVED = object()
@@ -57,13 +58,13 @@ def hydra_config(config: DictConfig | None) -> Iterator[None]:
         HydraConfig.instance().cfg = before
 
 
-def resolve_part(config: DictConfig, path: str, without: Collection[str] = ()) -> Any:
+def resolve_part(config: DictConfig, path: str, left_out: Collection[str] = ()) -> Any:
     """Return a node of Hydra's as plain containers, resolved; values that are not set stay `???`.
 
     Args:
         config: the whole configuration.
         path: of the node.
-        without: keys of the node that are left out.
+        left_out: keys of the node that are left out.
     Raises:
         ConfigError: with a message for each interpolation that does not resolve.
     """
@@ -74,11 +75,13 @@ def resolve_part(config: DictConfig, path: str, without: Collection[str] = ()) -
     resolver, keys = Resolver(config, {}), tuple(path.split("."))
 
     def value(written: Any, below: tuple[Any, ...]) -> Any:
-        return written if written == "???" else resolver.value(written, below)
+        if written == "???":
+            return written
+        return resolver.value(written, below)
 
     # The interpolations ${hydra:...} read it.
     with hydra_config(config):
-        chosen = {key: item for key, item in to_plain(node).items() if key not in without}
+        chosen = without(to_plain(node), *left_out)
         tree = map_leaves(chosen, value, keys)
     raise_issues(resolver.all_issues())
     return map_leaves(tree, lambda leaf, _: "???" if leaf is UNRESOLVED else leaf)
@@ -93,7 +96,8 @@ class Resolver:
     """
 
     def __init__(self, config: DictConfig, tree: Node):
-        self.config, self.tree = config, tree
+        self.config = config
+        self.tree = tree
         self.issues: list[ConfigIssue] = []
         self.lacking: dict[str, dict[str, str]] = {}
         """Missing keys by group: the reference (`model.vocab_size=${data.vocab_size}`) -> the key
@@ -134,12 +138,15 @@ class Resolver:
 
     def value(self, written: Any, keys: tuple[Any, ...]) -> Any:
         if written == "???":
-            path, option = _join(keys), choices(self.config).get(str(keys[0]))
+            path = _join(keys)
+            option = choices(self.config).get(str(keys[0]))
             see = f"; python -m launcher --help {keys[0]}={option} describes it"
             text = f"needs a value; e.g. {path}=...{see if isinstance(option, str) else ''}"
             self.issues.append(MissingValue(path, None, text))
             return UNRESOLVED
-        return self.interpolate(written, keys) if is_interpolation(written) else written
+        if is_interpolation(written):
+            return self.interpolate(written, keys)
+        return written
 
     def interpolate(self, written: str, keys: tuple[object, ...]) -> object:
         self.names_job_number |= "job.num" in written or "job.id" in written
@@ -149,7 +156,9 @@ class Resolver:
             if not (keys[0] == "run" and self.has_issues):
                 self.note(_join(keys), written, error)
             return UNRESOLVED
-        return map_leaves(value, self.value, keys) if isinstance(value, dict | list) else value
+        if isinstance(value, dict | list):
+            return map_leaves(value, self.value, keys)
+        return value
 
     def note(self, path: str, written: str, error: Exception) -> None:
         """Report an interpolation that does not resolve."""
@@ -186,11 +195,14 @@ class Resolver:
 
     def all_issues(self) -> list[ConfigIssue]:
         lacks = [self._lack(group, referring) for group, referring in self.lacking.items()]
-        if issues := self.issues + lacks:
+        issues = self.issues + lacks
+        if issues:
             return issues
         keys = " and ".join(self.unresolved)
         what = "refer to each other" if len(self.unresolved) > 1 else "refers to itself"
-        return [ConfigIssue(keys, None, f"{what}; give a value instead.")] if keys else []
+        if keys:
+            return [ConfigIssue(keys, None, f"{what}; give a value instead.")]
+        return []
 
     def _lack(self, group: str, referring: dict[str, str]) -> ConfigIssue:
         """Return one error for all keys that the chosen option of a group lacks."""

@@ -57,9 +57,9 @@ def session(
         typed: the keys that the command line sets.
     """
     forget_changed_sources()
-    if config_dir is not None and not Path(config_dir).is_dir():
-        raise ConfigError(f"--config-dir={config_dir}: there is no such folder.")
     if config_dir is not None:
+        if not Path(config_dir).is_dir():
+            raise ConfigError(f"--config-dir={config_dir}: there is no such folder.")
         reject_stored("--config-dir", Path(config_dir), config_name)
     with _hydra(), project_defaults(config_dir, typed):
         searched = loader().config_search_path
@@ -67,7 +67,8 @@ def session(
             own = f"file://{Path(config_dir).absolute()}"
             searched.prepend("command-line", own, anchor=BEFORE_SCHEMAS)
         loader().repository.initialize_sources(searched)
-        if folders := _in_file(config_name) if searchpath is None else searchpath:
+        folders = _in_file(config_name) if searchpath is None else searchpath
+        if folders:
             # Hydra adds them while it composes. Before, they decide which overrides are of groups.
             extended = deepcopy(searched)
             for folder in folders:
@@ -79,7 +80,8 @@ def session(
 @contextmanager
 def _hydra() -> Iterator[None]:
     """Initialize Hydra, and give a program its own afterwards, if it has initialized it."""
-    others, base = GlobalHydra.instance().hydra, VersionBase.instance().getbase()
+    others = GlobalHydra.instance().hydra
+    base = VersionBase.instance().getbase()
     GlobalHydra.instance().clear()
     path = config_path()
     try:
@@ -93,8 +95,8 @@ def _hydra() -> Iterator[None]:
         GlobalHydra.instance().clear()
         if others is not None:
             GlobalHydra.instance().initialize(others)
-        if others is not None and base is not None:
-            VersionBase.instance().setbase(base)
+            if base is not None:
+                VersionBase.instance().setbase(base)
 
 
 def _in_file(config_name: str) -> list[object]:

@@ -37,7 +37,8 @@ def courses(record: RecordData, ignored: Collection[str]) -> dict[str, Course]:
 
 def _stretches(record: RecordData) -> Iterator[tuple[int, Settings]]:
     """Yield the settings of the attempts whose steps are kept, with the step before the first."""
-    attempts, kept = record.get("attempts", []), list[tuple[int, Settings]]()
+    attempts = record.get("attempts", [])
+    kept = list[tuple[int, Settings]]()
     for attempt, settings in zip(attempts, settings_of(attempts), strict=True):
         start = attempt.get("start_step") or 0
         if settings is not None and has_trained(attempt):
@@ -56,7 +57,9 @@ def changes_between(
         for (first, settings), last in zip(stretches, ends, strict=True)
         if first < end and last > start
     ]
-    return diff(*map(canonical, trees), ignored={*ignored, "hooks"}) if trees else {}
+    if trees:
+        return diff(*map(canonical, trees), ignored={*ignored, "hooks"})
+    return {}
 
 
 def _course(starts: list[int], values: list[object]) -> Iterator[tuple[int, object]]:

@@ -34,7 +34,8 @@ def _differing(trees: Sequence[Mapping[Any, Any]], path: str) -> Iterator[tuple[
         values = [tree.get(key, ABSENT) for tree in trees]
         first = values[0]
         # Values of many runs are usually one object, which needs no call.
-        if others := [value for value in values if value is not first]:
+        others = [value for value in values if value is not first]
+        if others:
             if _are_nodes(values):
                 nodes = [{} if value is ABSENT else value for value in values]
                 yield from _differing(nodes, join(path, key))

@@ -22,7 +22,7 @@ from launcher.config.schema.signature import (
 )
 from launcher.config.schema.source import cached_by_sources
 from launcher.config.settings import SECTIONS, CompileSettings, section
-from launcher.config.tree import Node, Tree, join, pick
+from launcher.config.tree import Node, Tree, join, pick, without
 
 OPTIONAL_GROUPS = ("scheduler",)
 """Groups that a run does without if they are null."""
@@ -72,7 +72,7 @@ def _reduce(tree: object, path: str, uncounted: Collection[str]) -> Any:
         and not (key in defaults and is_equal(value, defaults[key]))
     }
     absent = () if path else [key for key, value in reduced.items() if _is_absent(key, value)]
-    return {key: value for key, value in reduced.items() if key not in absent}
+    return without(reduced, *absent)
 
 
 def _is_absent(group: str, node: Any) -> bool:

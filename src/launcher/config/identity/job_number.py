@@ -22,9 +22,11 @@ def find_job_numbers(config: DictConfig, written: Tree) -> list[ConfigIssue]:
     assert isinstance(before, dict)
     identities = []
     for number in (0, 1):
-        config.hydra.job.num, config.hydra.job.id = number, str(number)
+        config.hydra.job.num = number
+        config.hydra.job.id = str(number)
         identities.append(identity_to_hash(config, written))
-    config.hydra.job.num, config.hydra.job.id = before["num"], before["id"]
+    config.hydra.job.num = before["num"]
+    config.hydra.job.id = before["id"]
     return [
         ConfigIssue(
             key,

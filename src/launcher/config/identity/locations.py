@@ -48,7 +48,8 @@ class Locations:
         """Return the places of a configuration. Call it `without_id`."""
         named = {_text(config, "run.id"): PLACEHOLDER}
         for key, name in (("run.dir", "<run>"), ("paths.outputs", "<outputs>")):
-            if place := _text(config, key):
+            place = _text(config, key)
+            if place:
                 named |= dict.fromkeys((place, os.path.abspath(place)), name)
         named = dict.fromkeys(_current_folder(), "<folder>") | named
         places = {text.rstrip("/"): name for text, name in named.items() if text.strip("/")}
@@ -76,7 +77,9 @@ class Locations:
         if not is_of_a_place:
             return hidden
         hidden = _replace(hidden, {self.name: "<name>"} if self.name else {})
-        return written if PLACE.sub("<>", hidden) == _without_references(written) else hidden
+        if PLACE.sub("<>", hidden) == _without_references(written):
+            return written
+        return hidden
 
     def contain(self, node: object) -> bool:
         """Return whether a text in a resolved node has a place."""

@@ -91,7 +91,8 @@ def equivalent(folder: Path, identity: Node, runs: RunIndex) -> RunOnDisk | None
 
 def describe_changes(run: Node, other: RunOnDisk) -> str:
     """Return the differences of a run's configuration from an equivalent one, in a line."""
-    own, before = read_identity(run), other.identity or {}
+    own = read_identity(run)
+    before = other.identity or {}
     uncounted = uncounted_keys(*pick(before, COUNTING))
     changes = diff(before, {} if own is None else own[1], ignored=uncounted)
     texts = [in_a_line(changes)] if changes else []
@@ -112,7 +113,8 @@ def describe_nearest_run(folder: Path, record: RecordData) -> str | None:
     others = [] if is_named else [*_read_runs(folder.parent, without=folder.name)]
     if not others:
         return None
-    current, near = canonical(record["identity"] or {}), []
+    current = canonical(record["identity"] or {})
+    near = []
     for run in others:
         changes = diff(canonical(run.identity or {}), current)
         changes = by_choice(changes, run.record.get("choices", {}), record["choices"])
@@ -143,7 +145,8 @@ def check_identity(run: Mapping[Any, Any]) -> None:
 
     A run that is named outright (`run.id=...`) may have any configuration.
     """
-    entry, folder = read_identity(run), Path(run["dir"])
+    entry = read_identity(run)
+    folder = Path(run["dir"])
     if entry is None or entry[0] != run["id"]:
         return
     identity = RunOnDisk.read(folder).identity

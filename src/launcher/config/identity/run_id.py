@@ -131,7 +131,7 @@ def _hashed_leaf(value: object, key: str) -> object:
         return int(value)
     if isinstance(value, str) and key in HASHED_FILES:
         return _content(expand(value))
-    return None if key in HASHED_AS_NULL and HASHED_AS_NULL[key] == value else value
+    return None if value == HASHED_AS_NULL.get(key) else value
 
 
 def _keys_to_exclude(config: DictConfig, written: Tree) -> set[str]:
@@ -200,15 +200,13 @@ def _file_name(choice: object) -> str:
 
 
 def _resolve_id(config: DictConfig) -> str:
-    return PLACEHOLDER if _computing else digest(identity_to_hash(config, to_plain(config)))
+    if _computing:
+        return PLACEHOLDER
+    return digest(identity_to_hash(config, to_plain(config)))
 
 
 def _resolve_steps(config: DictConfig) -> int | None:
     return default_steps(OmegaConf.select(config, "trainer.max_epochs"))
-
-
-def _resolve_path(path: object) -> str:
-    return str(expand(str(path)))
 
 
 # ${hydra:...}, in processes that do not compose too.
@@ -219,7 +217,7 @@ if "replace" not in signature(register).parameters:
     register = OmegaConf.register_new_resolver
 register("launcher.id", lambda *, _root_: _resolve_id(_root_), replace=True)
 register("launcher.name", lambda *, _root_: run_name(_root_), replace=True)
-register("launcher.path", _resolve_path, replace=True)
+register("launcher.path", lambda path: str(expand(str(path))), replace=True)
 register("launcher.absolute", lambda path: os.path.abspath(path), replace=True)
 register("launcher.count", len, replace=True)
 register("launcher.steps", lambda *, _root_: _resolve_steps(_root_), replace=True)

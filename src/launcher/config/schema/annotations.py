@@ -93,13 +93,16 @@ class _Spelled(ast.NodeTransformer):
             base, *marks = node.slice.elts
             bounds = [mark for mark in map(self.visit, marks) if isinstance(mark, ast.Call)]
             bounded = ast.Tuple([self.visit(base), *bounds], ast.Load())
-            return ast.Subscript(name, bounded, ast.Load()) if bounds else base
+            if bounds:
+                return ast.Subscript(name, bounded, ast.Load())
+            return base
         return ast.Subscript(name, self.visit(node.slice), ast.Load())
 
 
 def _plain(hint: Any) -> Any:
     """A type as YAML can express it."""
-    origin, arguments = get_origin(hint), get_args(hint)
+    origin = get_origin(hint)
+    arguments = get_args(hint)
     if origin in (Union, UnionType):
         members = [member for member in map(_plain, arguments) if member is not Part]
         if str in members:
@@ -122,5 +125,7 @@ def _plain(hint: Any) -> Any:
         return dict[key, item]  # type: ignore[valid-type]
     if origin is Annotated:
         marks = [mark for mark in hint.__metadata__ if isinstance(mark, BOUNDS)]
-        return hint if len(marks) == len(hint.__metadata__) else _plain(hint.__origin__)
+        if len(marks) == len(hint.__metadata__):
+            return hint
+        return _plain(hint.__origin__)
     return list if hint is tuple else hint

@@ -26,7 +26,12 @@ from launcher.config.schema.declared import (
 )
 from launcher.config.schema.deepspeed_file import deepspeed_issues
 from launcher.config.schema.hook_dependencies import metric_issues, need_issues
-from launcher.config.schema.lane_rules import lane_issues, multiples, support_issue
+from launcher.config.schema.lane_rules import (
+    describe_ranks,
+    lane_issues,
+    multiples,
+    support_issue,
+)
 from launcher.config.schema.matters_from import is_ours
 from launcher.config.schema.metric_direction import direction
 from launcher.config.schema.node_range import RankRange
@@ -89,12 +94,9 @@ def batch_issue(size: int, world_size: int, source: str | None = None) -> Config
     """Check that the samples of a step divide evenly over the ranks."""
     if size % world_size == 0:
         return None
-    ranks = f"{world_size} ranks ({source})" if source else f"{world_size} ranks"
-    return ConfigIssue(
-        "data.batch_size",
-        str(size),
-        f"is not divisible by {ranks}; use {multiples(size, world_size)}.",
-    )
+    ranks = describe_ranks(world_size, source)
+    text = f"is not divisible by {ranks}; use {multiples(size, world_size)}."
+    return ConfigIssue("data.batch_size", str(size), text)
 
 
 def _is_count(value: object) -> TypeGuard[int]:
@@ -154,13 +156,15 @@ def _check_lanes(
 
 def warmup_issue(steps: int | None, ratio: float | None, total: int | None) -> ConfigIssue | None:
     """Check that at most one of the two settings is set, and the warm-up fits the run."""
-    if steps and ratio:
+    if not steps:
+        return None
+    if ratio:
         text = (
             f"scheduler.warmup_ratio={show(ratio)} is set too, and only one may be; e.g."
             " scheduler.warmup_ratio=null."
         )
         return ConfigIssue("scheduler.warmup_steps", show(steps), text)
-    if steps and total and steps > total:
+    if total and steps > total:
         return ConfigIssue(
             "scheduler.warmup_steps",
             show(steps),

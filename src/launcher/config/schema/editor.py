@@ -3,37 +3,16 @@
 import re
 from collections.abc import Iterable, Sequence
 from importlib.resources.abc import Traversable
-from types import NoneType, UnionType
-from typing import Annotated, Any, Literal, Union, get_args, get_origin
-
-from annotated_types import Ge, Gt, Le, Lt, MaxLen, MinLen
 
 from launcher.config.options import COLLECTIONS
 from launcher.config.schema.reference import NOT_KEYS, Key, all_groups, top_keys
 from launcher.config.schema.signature import Parameter, Signature, signature_of
-from launcher.config.schema.value_types import LIMITS, bounds
+from launcher.config.schema.value_types import ELSEWHERE, Schema, value_type
 from launcher.config.settings import SECTIONS, Top, section
 
-Schema = dict[str, Any]
 DRAFT = "http://json-schema.org/draft-07/schema#"
-ELSEWHERE: list[Schema] = [
-    {"type": "string", "pattern": r"\$\{.*\}"},
-    {"const": "???"},
-    {"type": "object", "required": ["_target_"]},
-]
-"""Values that any key may have: an interpolation, a missing value that the command line must give,
-or a part."""
-EPOCHS: Schema = {"type": "string", "pattern": r"^[0-9.]+ *epochs?$"}
-BOUNDS: dict[type, str] = {
-    Gt: "exclusiveMinimum",
-    Ge: "minimum",
-    Lt: "exclusiveMaximum",
-    Le: "maximum",
-    MinLen: "minLength",
-    MaxLen: "maxLength",
-}
-TYPES = {int: "integer", float: "number", bool: "boolean", str: "string", NoneType: "null"}
-EXPERIMENT, CONFIG = "experiment", "config"
+EXPERIMENT = "experiment"
+CONFIG = "config"
 REFERENCE = re.compile(r"\$\{(\w+)\.(\w+)\}")
 
 
@@ -137,33 +116,9 @@ def _comments(keys: Iterable[Key]) -> dict[str, str]:
 
 
 def _value(parameter: Parameter, comments: dict[str, str]) -> Schema:
-    schema: Schema = {"anyOf": [*_alternatives(parameter.annotation), *ELSEWHERE]}
+    schema: Schema = {"anyOf": [*value_type(parameter.annotation).schemas(), *ELSEWHERE]}
     if parameter.name in comments:
         schema["description"] = comments[parameter.name]
     if parameter.has_default:
         schema["default"] = parameter.default
     return schema
-
-
-def _alternatives(annotation: object) -> list[Schema]:
-    """Alternative schemas of a value."""
-    origin, arguments = get_origin(annotation), get_args(annotation)
-    if origin in (Union, UnionType):
-        return [schema for argument in arguments for schema in _alternatives(argument)]
-    if origin is Annotated:
-        alternatives = _alternatives(arguments[0])
-        for mark in bounds(annotation):
-            name = BOUNDS[type(mark)]
-            name = name.replace("Length", "Items") if get_origin(arguments[0]) is list else name
-            limit = {name: getattr(mark, LIMITS[type(mark)][0])}
-            alternatives = [one if one is EPOCHS else one | limit for one in alternatives]
-        return alternatives
-    if origin is Literal:
-        return [{"enum": list(arguments)}]
-    cls = origin or annotation
-    if cls in TYPES:
-        return [{"type": TYPES[cls]}, *([EPOCHS] if cls is int else [])]
-    if cls is list:
-        items = {"anyOf": [*_alternatives(arguments[0]), *ELSEWHERE]} if arguments else {}
-        return [{"type": "array", "items": items}]
-    return [{"type": "object"}] if cls is dict else [{}]

@@ -35,7 +35,11 @@ def uncounted_keys(
     excluded = set(map(str, listed)) if isinstance(listed, Sequence) else set()
     excluded |= {f"hooks.{name}" for name, node in items(hooks) if node is None}
     observing = parts("hooks", hooks)
-    excluded |= {path for path, node in observing.items() if not _changes_numbers(node)}
+    excluded |= {
+        path
+        for path, node in observing.items()
+        if not declared(node["_target_"], "changes_numbers")
+    }
     steering = {path: observing.pop(path) for path in observing.keys() - excluded}
     groups = set[str]()
     for path, node in (steering | _following(scheduler)).items():
@@ -55,10 +59,6 @@ def uncounted_keys(
     return excluded - measuring
 
 
-def _changes_numbers(node: Node) -> bool:
-    return bool(declared(node["_target_"], "changes_numbers"))
-
-
 def _following(scheduler: object) -> dict[str, Node]:
     """Return the schedule by its path, if it follows a metric."""
     if isinstance(scheduler, Mapping) and scheduler.get("metric") is not None:
@@ -68,7 +68,9 @@ def _following(scheduler: object) -> dict[str, Node]:
 
 def _steering_keys(path: str, node: Node) -> Sequence[str]:
     """Return the keys of a part that name a metric by which it steers training."""
-    return ("metric",) if path == SCHEDULER else declared(node["_target_"], "steered_by") or ()
+    if path == SCHEDULER:
+        return ("metric",)
+    return declared(node["_target_"], "steered_by") or ()
 
 
 def group_of(metric: str) -> str:

@@ -9,7 +9,9 @@ from launcher.process.plural import plural
 
 def without_effect(lanes: object) -> set[str]:
     """Return the keys that cannot change a run's numbers with this value of `trainer.lanes`."""
-    return set() if lanes is None else {"strategy", "trainer.micro_batch_size"}
+    if lanes is None:
+        return set()
+    return {"strategy", "trainer.micro_batch_size"}
 
 
 def lane_issues(
@@ -30,10 +32,11 @@ def lane_issues(
     if lanes % world_size:
         ways = (1 << (world_size.bit_length() - 1), 1 << world_size.bit_length())
         fits = " or ".join(str(n) for n in ways if n <= lanes) or str(lanes)
-        ranks = f"{world_size} ranks ({source})" if source else f"{world_size} ranks"
+        ranks = describe_ranks(world_size, source)
         yield _issue(lanes, f"is not divisible by {ranks}; use {fits} ranks.")
-    lane, micro = (batch_size or 0) // lanes, settings.micro_batch_size
-    if lane and micro is not None and micro != lane:
+    lane = (batch_size or 0) // lanes
+    micro = settings.micro_batch_size
+    if lane and micro not in (None, lane):
         text = (
             f"a lane is a micro-batch of {plural(lane, 'sample')} (data.batch_size={batch_size},"
             f" trainer.lanes={lanes}); use trainer.micro_batch_size=null."
@@ -48,6 +51,13 @@ def lane_issues(
             " numbers; use trainer.compile=false, or trainer.lanes=null."
         )
         yield ConfigIssue("trainer.compile", show(settings.compile), text)
+
+
+def describe_ranks(world_size: int, source: str | None) -> str:
+    """Format a number of ranks, with the keys that decide it if they are known."""
+    if source:
+        return f"{world_size} ranks ({source})"
+    return f"{world_size} ranks"
 
 
 def multiples(size: int, unit: int) -> str:

@@ -58,10 +58,12 @@ def without_noise(new: float, best: float | None, mode: Mode) -> float:
 
 def best_index(values: Iterable[float], mode: Mode) -> int | None:
     """Return the index of the best value, the first of equal ones, or None if none is finite."""
-    best, best_at = None, None
+    best = None
+    best_at = None
     for index, value in enumerate(values):
         if is_better(value, best, mode):
-            best, best_at = value, index
+            best = value
+            best_at = index
     return best_at
 
 

@@ -58,7 +58,9 @@ class RankRange:
     def source(self) -> str:
         """The keys that decide the number."""
         source = f"dispatch.nproc={self.nproc}" if self.nproc else f"{self.per_node} per node"
-        return f"{source} x {self.nodes} nodes" if self.nodes.max > 1 else source
+        if self.nodes.max > 1:
+            return f"{source} x {self.nodes} nodes"
+        return source
 
 
 def ranks_per_node(dispatch: Mapping[str, Any]) -> int:

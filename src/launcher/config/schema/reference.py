@@ -79,11 +79,13 @@ def _option(group: str, name: str, text: str) -> Option:
     content = yaml.safe_load(text)
     values = dict(_items(root))
     comment = " ".join(line for line in _comment_lines(lines) if not line.startswith("@package"))
-    path, node = group, root
+    path = group
+    node = root
     if group in COLLECTIONS and len(values) == 1:
         [(part, inner)] = values.items()
         if _target(inner) is not None:
-            path, node = join(group, part), inner
+            path = join(group, part)
+            node = inner
     elif group in values and "# @package _global_" in lines:
         node = values[group]
     target = _target(node)
@@ -106,7 +108,8 @@ def _includes(group: str, content: Node) -> tuple[str, ...]:
 
 
 def _keys(path: str, node: yaml.Node | None, spec: Signature, lines: Sequence[str]) -> list[Key]:
-    keys, values = [], dict(_items(node))
+    keys = []
+    values = dict(_items(node))
     for name, value in values.items():
         target = _target(value)
         if name in NOT_KEYS:
@@ -121,7 +124,8 @@ def _keys(path: str, node: yaml.Node | None, spec: Signature, lines: Sequence[st
     for parameter in spec.parameters:
         is_known = parameter.has_default and _kind(parameter)
         if parameter.name not in values and is_known:
-            name, default = join(path, parameter.name), _format_value(parameter.default)
+            name = join(path, parameter.name)
+            default = _format_value(parameter.default)
             keys.append(Key(name, default, _kind(parameter), is_set=False))
     return keys
 
@@ -138,7 +142,9 @@ def _key(path: str, value: yaml.Node, spec: Signature, lines: Sequence[str]) -> 
 
 def _format_value(value: object) -> str:
     """A value as on a command line."""
-    return value if isinstance(value, str) else show(value, limit=200).replace("'", "")
+    if isinstance(value, str):
+        return value
+    return show(value, limit=200).replace("'", "")
 
 
 def _kind(parameter: Parameter) -> str:

@@ -44,7 +44,8 @@ def length_issues(trainer: object, sources: Mapping[str, str]) -> Iterator[Confi
 
 def with_steps(config: Node, steps: float) -> Tree:
     """Return a resolved configuration with another `trainer.max_steps`, also in the schedule."""
-    trainer, schedule = config["trainer"], get(config, "scheduler", {})
+    trainer = config["trainer"]
+    schedule = get(config, "scheduler", {})
     nodes = {"trainer": {**trainer, "max_steps": steps}}
     # A schedule may have no max_steps, and the trainer's is null with trainer.max_epochs.
     if schedule.get("max_steps", ...) == trainer["max_steps"]:
@@ -63,6 +64,8 @@ def with_epochs(tree: object, convert: Callable[[Fraction, str], object]) -> obj
 
     def change(value: object, keys: tuple[object, ...]) -> object:
         epochs = number_of_epochs(value)
-        return value if epochs is None else convert(epochs, ".".join(map(str, keys)))
+        if epochs is None:
+            return value
+        return convert(epochs, ".".join(map(str, keys)))
 
     return map_leaves(tree, change)

@@ -109,7 +109,9 @@ class ClassSource:
         and whether there may be more, since the class or a base of it cannot be read.
         """
         try:
-            return ({}, True) if self.definition is None else _attributes(self.definition)
+            if self.definition is None:
+                return ({}, True)
+            return _attributes(self.definition)
         except (NotFound, Unresolvable, RecursionError):
             return {}, True
 
@@ -159,10 +161,12 @@ def _attributes(definition: Definition) -> tuple[dict[str, object], bool]:
         return _literals(bindings(definition.module)[0]), False
     if not isinstance(node, ast.ClassDef):
         return {}, True
-    values, has_more = _literals(bind(node.body)[0]), False
+    values = _literals(bind(node.body)[0])
+    has_more = False
     for base in _bases(definition):
         inherited, is_unread = ({}, True) if base is None else _attributes(base)
-        values, has_more = inherited | values, has_more or is_unread
+        values = inherited | values
+        has_more = has_more or is_unread
     return values, has_more
 
 
@@ -190,7 +194,8 @@ def _constructor(definition: Definition, name: str) -> Signature | None:
     for base in _bases(definition):
         if base is None:
             raise Unresolvable(name)
-        if inherited := _constructor(base, name):
+        inherited = _constructor(base, name)
+        if inherited:
             return inherited
     return None
 
@@ -210,7 +215,8 @@ def _bases(definition: Definition) -> Iterator[Definition | None]:
 
 
 def _function(definition: Definition, name: str, is_constructor: bool = False) -> Signature:
-    node, (aliases, _) = definition.node, bindings(definition.module)
+    node = definition.node
+    (aliases, _) = bindings(definition.module)
     if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
         raise Unresolvable(name)
     if not set(map(last_name, node.decorator_list)) <= SIGNATURE_PRESERVING:
@@ -240,7 +246,8 @@ def _fields(definition: Definition) -> dict[str, Parameter]:
             continue
         if "ClassVar" in ast.unparse(statement.annotation):
             continue
-        name, default = statement.target.id, _default(statement.value)
+        name = statement.target.id
+        default = _default(statement.value)
         call = statement.value
         if isinstance(call, ast.Call) and last_name(call) == "field":
             options = {keyword.arg: keyword.value for keyword in call.keywords}

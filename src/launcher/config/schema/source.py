@@ -230,7 +230,8 @@ def _member(owner: Module | Definition, name: str, hops: int) -> Module | Defini
         if value is not None and name_of_expression(value):
             return refer(owner, value, hops + 1)
         return Definition(bound, owner)
-    if (submodule := find_module(full)) is not None:
+    submodule = find_module(full)
+    if submodule is not None:
         return submodule
     for star in stars:
         try:

@@ -54,14 +54,14 @@ OPEN_SECTIONS = ("paths",)
 """Sections to which users may add keys."""
 GROUPS = ("job", "data", "model", "optimizer", "scheduler", "strategy", "precision", "dispatch")
 INSTEAD = "set paths.outputs instead"
-HYDRA_KEYS: dict[str, tuple[object, str]] = {
-    "run.dir": ("${run.dir}", INSTEAD),
-    "sweep.dir": ("${launcher.path:${paths.outputs}}", INSTEAD),
-    "sweep.subdir": ("${run.name}/${run.id}", INSTEAD),
-    "output_subdir": (None, INSTEAD),
-    "job.chdir": (False, "paths are relative to the folder of the command"),
+HYDRA_KEYS: dict[str, tuple[tuple[object, ...], str]] = {
+    "run.dir": (("${run.dir}",), INSTEAD),
+    "sweep.dir": (("${launcher.path:${paths.outputs}}",), INSTEAD),
+    "sweep.subdir": (("${run.name}/${run.id}",), INSTEAD),
+    "output_subdir": ((None,), INSTEAD),
+    "job.chdir": ((False, None), "paths are relative to the folder of the command"),
 }
-"""Keys of Hydra that cannot be changed, with their values."""
+"""Keys of Hydra that cannot be changed, with the values that they may have."""
 FACTORIES = ("optimizer", "scheduler")
 """Groups whose targets get their first argument from training, with or without `_partial_:
 true`."""
@@ -161,9 +161,9 @@ def check_hydra(hydra: Any) -> None:
 
 
 def _hydra_keys(hydra: Mapping[str, object]) -> Iterator[ConfigIssue]:
-    for key, (expected, way) in HYDRA_KEYS.items():
+    for key, (allowed, way) in HYDRA_KEYS.items():
         value = get(hydra, key)
-        if value != expected and not (expected is False and value is None):
+        if value not in allowed:
             yield ConfigIssue(f"hydra.{key}", show(value), f"cannot be changed; {way}.")
     searchpath = get(hydra, "searchpath")
     if not isinstance(searchpath, list | None):
@@ -218,21 +218,20 @@ def _at_their_source(issues: list[ConfigIssue], written: dict[str, object]) -> l
     issues = [_from_file(_from_environment(issue, written), written) for issue in issues]
     for issue in dict.fromkeys(issues):
         source = sources.get(issue.key)
-        if source is not None and issue.value == "null" and source.partition(".")[0] in unfinished:
-            continue
-        if source is None or source not in keys:
-            from_source = source is not None and isinstance(issue, WrongType)
-            remaining.append(
-                replace(issue, text=f"taken from {source}, {issue.text}") if from_source else issue
-            )
+        if source is not None:
+            follows = issue.value == "null" and source.partition(".")[0] in unfinished
+            if follows or source in keys:
+                continue
+            if isinstance(issue, WrongType):
+                issue = replace(issue, text=f"taken from {source}, {issue.text}")
+        remaining.append(issue)
     return remaining
 
 
 def _from_environment(issue: ConfigIssue, written: dict[str, object]) -> ConfigIssue:
     """Return the error of a value of the wrong type. A value of the environment is always text."""
     value = get(written, issue.key)
-    is_variable = isinstance(value, str) and value.startswith("${oc.env:")
-    if not (isinstance(issue, WrongType) and is_variable):
+    if not (isinstance(issue, WrongType) and str(value).startswith("${oc.env:")):
         return issue
     text = issue.text.partition("; e.g. ")[0].rstrip(".")
     way = (
@@ -297,7 +296,8 @@ def _unknown_key(key: str, value: object, top_keys: Collection[str]) -> ConfigIs
     first, dot, rest = str(key).partition(".")
     if dot:
         text = f"is one key with a dot; write {first}: {{{rest}: ...}}."
-    if inner := ", ".join(sorted(dict(items(value)).keys() & top_keys)):
+    inner = ", ".join(sorted(dict(items(value)).keys() & top_keys))
+    if inner:
         begin = "its file should begin with `# @package _global_`."
         text = f"sets {inner} below itself; {begin}"
     return ConfigIssue(key, show(value), key_for(key) or text)
@@ -408,7 +408,8 @@ def _missing(
 ) -> Iterator[ConfigIssue]:
     for parameter in parameters:
         if parameter.name not in node:
-            key, kind = join(path, parameter.name), parameter.annotation
+            key = join(path, parameter.name)
+            kind = parameter.annotation
             text = "value" if kind is Any else describe(kind)
             fix = f"add +{key}=<{text}>{way}."
             yield ConfigIssue(key, None, f"is missing, and {owner} needs it; {fix}")
@@ -456,7 +457,8 @@ def _suggest_value(key: str, value: object, annotation: object) -> str:
     if isinstance(value, dict) and fits({str(key): value[key] for key in value}, annotation):
         key = next(name for name in value if not isinstance(name, str))
         return f"; a key that is text needs quotes: '{str(key).lower()}'"
-    text, takes_numbers = to_override_text(value), "number" in describe(annotation)
+    text = to_override_text(value)
+    takes_numbers = "number" in describe(annotation)
     if isinstance(value, bool | int | float) and not takes_numbers and fits(text, annotation):
         return f"{QUOTES} '{key}=\"{text}\"'"
     return ""

@@ -91,7 +91,8 @@ class SlurmSettings:
     def __post_init__(self) -> None:
         self._check_secrets()
         for flag, value in (self.sbatch or {}).items():
-            if (instead := OURS.get(flag.replace("_", "-"))) is not None:
+            instead = OURS.get(flag.replace("_", "-"))
+            if instead is not None:
                 raise ConfigError(f"dispatch.sbatch.{flag}: Launcher sets it; use {instead}.")
             if isinstance(value, list | dict):
                 key = f"dispatch.sbatch.{flag}"

@@ -171,7 +171,7 @@ class SlurmDispatch(SlurmSettings):
         queue = submission.queue_of(run.folder for run in runs)
         for run in runs:
             if run.is_unsubmitted:
-                run.skipped = why_skipped(run.config.stored, run.folder, queue)
+                run.skipped = why_skipped(run.config, run.folder, queue)
         return queue
 
     def _hand_over(
@@ -190,7 +190,8 @@ class SlurmDispatch(SlurmSettings):
                 code = snapshot.take(folder)
             return self._submit_arrays(runs, folder, code, queue)
         except BaseException:
-            if submitted := [run for run in due if run.job_id is not None]:
+            submitted = [run for run in due if run.job_id is not None]
+            if submitted:
                 report(submitted)
             raise
         finally:
@@ -202,7 +203,8 @@ class SlurmDispatch(SlurmSettings):
     ) -> submission.NotNow | None:
         due = [run for run in runs if run.is_unsubmitted]
         script = self.script(due, [] if code is None else snapshot.lines(code))
-        first, part = script.flags.get("dependency"), 0
+        first = script.flags.get("dependency")
+        part = 0
         # SLURM limits one array, not several together.
         before = None if self.array_parallelism is None else _after_jobs_of(runs, queue)
         places = {id(run.trunk): place for place, run in enumerate(due)}
@@ -213,7 +215,8 @@ class SlurmDispatch(SlurmSettings):
         while rest:
             signals.check()
             alike = [run for run in rest if run.trunk is rest[0].trunk]
-            chunk, path = alike[:max_tasks], folder / f"job-{part}.sh"
+            chunk = alike[:max_tasks]
+            path = folder / f"job-{part}.sh"
             others = map(str, filter(None, (first, before, rest[0].dependency(queue))))
             script.flags["dependency"] = ",".join(others) or None
             try:
@@ -226,7 +229,8 @@ class SlurmDispatch(SlurmSettings):
                 continue
             except submission.NotAnswered as error:
                 return error
-            rest, part = rest[len(chunk) :], part + 1
+            rest = rest[len(chunk) :]
+            part += 1
             if self.array_parallelism is not None:
                 before = f"afterany:{job}"
         return None

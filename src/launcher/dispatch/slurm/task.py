@@ -41,7 +41,8 @@ def run_task(path: Path) -> int:
     if _is_submitted_again(folder):
         print(f"{path} has been submitted again since: nothing to do.", flush=True)
         return 0
-    if (run_folder := _read_submitted_folder(folder)) is not None:
+    run_folder = _read_submitted_folder(folder)
+    if run_folder is not None:
         report(
             [
                 f"run.dir='{run_folder}': is not {path}, so this is no submission of it; use"
@@ -84,7 +85,9 @@ def _read_submitted_folder(folder: RunFolder) -> Path | None:
     except (OSError, ValueError, LookupError, TypeError, ConfigError):
         # `_work` reports it.
         return None
-    return None if folder.path.resolve().is_relative_to(run_folder.resolve()) else run_folder
+    if folder.path.resolve().is_relative_to(run_folder.resolve()):
+        return None
+    return run_folder
 
 
 def _work(folder: RunFolder) -> object:

@@ -42,7 +42,8 @@ def run(arguments: argparse.Namespace) -> int:
     entry = read_identity(config.plain["run"])
     # The configuration is valid.
     assert entry is not None
-    if rows := columns(diff(before, entry[1])):
+    rows = columns(diff(before, entry[1]))
+    if rows:
         comparison_table("identity", rows, ["before", "now"]).print()
     with RunLock(run.folder), run.folder.explain_write_errors():
         RunRecord(run.folder).name_by(entry[1], entry[0])

@@ -102,7 +102,8 @@ def cancel_jobs(runs: StoredRuns) -> bool:
     withdraw_notes([run for run in runs if str(run.job_id) in rejected])
     is_recorded = True
     for run in runs:
-        if (message := rejected.get(str(run.job_id))) is not None:
+        message = rejected.get(str(run.job_id))
+        if message is not None:
             warn(run, f"SLURM job {run.job_id}: {message}")
             continue
         # A live run records its end itself, after its save. A suspended run cannot do so.

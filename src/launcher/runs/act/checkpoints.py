@@ -52,7 +52,8 @@ def run(arguments: argparse.Namespace) -> int:
     runs = select_some(everything, arguments.words, arguments.outputs)
     if arguments.delete:
         return delete(runs, everything, arguments)
-    if (at := arguments.at) is not None:
+    at = arguments.at
+    if at is not None:
         # Runs may not have saved this step, or have deleted it.
         having = [run for run in runs if checkpoint_path(run.folder.checkpoints, at) is not None]
         if not having:
@@ -65,7 +66,8 @@ def run(arguments: argparse.Namespace) -> int:
         print("There are no checkpoints.", file=sys.stderr)
     elif arguments.digest:
         for each in checkpoints:
-            if (digest := digest_of(each)) is not None:
+            digest = digest_of(each)
+            if digest is not None:
                 print(f"{digest}  {each.path}", flush=True)
     else:
         checkpoint_table(checkpoints, reads).print()

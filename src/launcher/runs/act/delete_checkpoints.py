@@ -89,7 +89,9 @@ def delete(runs: StoredRuns, everything: StoredRuns, arguments: argparse.Namespa
 
 
 def cause_of(error: Exception) -> str:
-    return f"cannot be deleted ({error.strerror})" if isinstance(error, OSError) else str(error)
+    if isinstance(error, OSError):
+        return f"cannot be deleted ({error.strerror})"
+    return str(error)
 
 
 def delete_of_run(
@@ -155,7 +157,9 @@ def total(deleted: Sequence[FoundCheckpoint], is_done: bool) -> str:
     runs = plural(len({each.run.path for each in checkpoints}), "run")
     what = f"{plural(len(checkpoints), 'checkpoint')} of {runs}"
     what += f": {size(sum(each.size for each in deleted))}"
-    return f"Deleted {what}." if is_done else f"Would delete {what}; --yes deletes them."
+    if is_done:
+        return f"Deleted {what}."
+    return f"Would delete {what}; --yes deletes them."
 
 
 # -------------------------------------------------------------------------------- what is protected
@@ -164,13 +168,16 @@ def starting_points(runs: StoredRuns, outputs: Path) -> set[str]:
     labels: set[str] = set()
     folders: set[Path] = set()
     for run in runs:
-        if source := run.record.get("forked_from"):
+        source = run.record.get("forked_from")
+        if source:
             labels.add(f"{source['name']}/{source['id']}")
-        if (fork := run.settings.get("run.fork_from")) is not None:
+        fork = run.settings.get("run.fork_from")
+        if fork is not None:
             labels.add(str(fork).rpartition("/")[0])
             checkpoint = checkpoint_of(outputs, str(fork))
             folders.update([] if checkpoint is None else [checkpoint.parent.parent])
-        if (start := run.settings.get("run.init_from")) is not None:
+        start = run.settings.get("run.init_from")
+        if start is not None:
             folders.update(_runs_of(str(start), outputs))
     folders.update(
         run.folder.path for run in runs if {run.id, run.label, run_name(run.folder.path)} & labels

@@ -24,6 +24,11 @@ REPLACED_KEYS = (
 )
 """Overrides of the original command line that are replaced, or that a later command must not
 repeat."""
+OF_ONE_RUN = {
+    "push": "a repository has one; name one",
+    "out": "each has predictions of its own; leave it out, and each run's folder gets them",
+}
+"""Options that several runs cannot share, and why."""
 SIGNAL_CODE = 128
 VERBS = {
     "resume": "Resume runs: repeat the command that started each.",
@@ -85,17 +90,13 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _options(arguments: argparse.Namespace, count: int) -> list[str]:
     """Return the overrides that a verb's own options stand for."""
-    data, out = getattr(arguments, "data", None), getattr(arguments, "out", None)
+    data = getattr(arguments, "data", None)
+    out = getattr(arguments, "out", None)
     repository = getattr(arguments, "push", None)
-    if repository and count > 1:
-        raise ConfigError(
-            f"--push {repository}: {count} runs are selected, and a repository has one; name one."
-        )
-    if out and count > 1:
-        raise ConfigError(
-            f"--out {out}: {count} runs are selected, and each has predictions of its own; leave"
-            " it out, and each run's folder gets them."
-        )
+    for option, value in {"push": repository, "out": out}.items():
+        if value and count > 1:
+            text = f"--{option} {value}: {count} runs are selected, and {OF_ONE_RUN[option]}."
+            raise ConfigError(text)
     overrides = ["job.follow=true"] if getattr(arguments, "follow", False) else []
     if data:
         files = ",".join(map(quote, data))

@@ -150,7 +150,8 @@ def check_frozen(run: StoredRun, changes: Mapping[str, object]) -> None:
     saved = json.loads(read_file(file))
     if is_own_record(FROZEN, saved):
         return
-    cwd, snapshot = saved.get("cwd"), saved.get("snapshot")
+    cwd = saved.get("cwd")
+    snapshot = saved.get("snapshot")
     if cwd is not None and Path(cwd).resolve() != Path.cwd().resolve():
         reject(f"cwd={cwd}", file)
     if snapshot is not None and "snapshot" not in changes:

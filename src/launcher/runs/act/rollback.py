@@ -108,7 +108,8 @@ def job_on_hold(run: StoredRun) -> Iterator[None]:
 
 def release(run: StoredRun, job: str) -> None:
     """Release a job, and ask again for minutes while SLURM does not answer."""
-    until, is_reported = time.monotonic() + QUERY_SECONDS, False
+    until = time.monotonic() + QUERY_SECONDS
+    is_reported = False
     while True:
         try:
             scheduler.release(job)

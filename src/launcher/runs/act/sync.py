@@ -78,7 +78,8 @@ def _build_trackers(run: StoredRun, nodes: Any, name: str) -> dict[str, Tracker]
     try:
         return build_trackers(nodes, [name])
     except Exception as error:
-        if rejection := config_error(error):
+        rejection = config_error(error)
+        if rejection:
             raise rejection from error
         target = nodes[name].get("_target_") if isinstance(nodes[name], Mapping) else nodes[name]
         raise ConfigError(

@@ -36,10 +36,12 @@ def run(arguments: argparse.Namespace) -> int:
         raise ConfigError("give at least two different runs: compare RUN RUN.")
     labels = [run.label for run in runs]
     if arguments.why:
-        sections, lines = {"identity": columns(diff(*map(identity_of, runs)))}, []
+        sections = {"identity": columns(diff(*map(identity_of, runs)))}
+        lines = []
         sections |= trained_with(runs)
     else:
-        sections, lines = all_of(runs), first_differences(runs)
+        sections = all_of(runs)
+        lines = first_differences(runs)
     if arguments.json:
         print(json.dumps({"runs": labels, **sections, "metrics": lines}, indent=2))
         return 0
@@ -168,10 +170,12 @@ def first_differences(runs: StoredRuns) -> list[str]:
 
 def parting(first: StoredRun, second: StoredRun) -> str:
     """Find the step at which the logged numbers of two runs begin to differ, compared exactly."""
-    left, right = collect_values(first), collect_values(second)
+    left = collect_values(first)
+    right = collect_values(second)
     shared = sorted(left.keys() & right.keys(), key=lambda entry: (entry[0], entry[2]))
     for entry in shared:
-        before, after = left[entry], right[entry]
+        before = left[entry]
+        after = right[entry]
         if before != after and not (math.isnan(before) and math.isnan(after)):
             step, _, key = entry
             return f"the numbers first differ at step {step}: {key} {after!r} instead of {before!r}"

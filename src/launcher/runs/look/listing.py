@@ -145,7 +145,9 @@ def usual_columns(runs: StoredRuns, now: float) -> dict[str, list[str]]:
 
 def best(run: StoredRun, named: bool) -> str:
     value = number(run.best.get("value"))
-    return f"{value} ({run.best.get('metric')})" if named and run.best else value
+    if named and run.best:
+        return f"{value} ({run.best.get('metric')})"
+    return value
 
 
 def age(run: StoredRun, now: float) -> str:

@@ -80,7 +80,9 @@ def log_path(run: StoredRun, rank: int, slurm: bool = False) -> Path:
 def last_end(run: StoredRun) -> str:
     """Describe how the newest attempt ended, if its reason is known, or return ""."""
     last = run.attempt
-    return f"{last.get('outcome')}, {last['reason']}" if last.get("reason") else ""
+    if last.get("reason"):
+        return f"{last.get('outcome')}, {last['reason']}"
+    return ""
 
 
 @dataclass
@@ -106,7 +108,8 @@ class RunWatch:
         if run.had_job and time.monotonic() - self._asked > QUEUE_PAUSE:
             join_queue([run], queue([self.path / FROZEN]))
             is_over = run.job is None or (is_completed and run.job.state == ENDING)
-            self._asked, self._in_queue = time.monotonic(), not is_over
+            self._asked = time.monotonic()
+            self._in_queue = not is_over
         return not self._in_queue
 
 
@@ -126,7 +129,8 @@ def growth(
     """Yield the bytes after `position`, until nothing was appended after `has_ended()` is true."""
     while True:
         # The end is checked before reading, so that the last bytes are still read.
-        ended, has_grown = has_ended(), False
+        ended = has_ended()
+        has_grown = False
         with suppress(FileNotFoundError), open_file(path) as file:
             # The file may have been rewritten.
             is_shorter = os.fstat(file.fileno()).st_size < position

@@ -178,7 +178,8 @@ class Panel:
 
 def label_of(group: Group, count: int) -> str:
     """Label a group by what distinguishes it, and by how many of its runs the band has."""
-    name, total = group.label or group.runs[0].name, len(group.runs)
+    name = group.label or group.runs[0].name
+    total = len(group.runs)
     return plain_text(f"{name} (n={count})" if count == total else f"{name} (n={count} of {total})")
 
 

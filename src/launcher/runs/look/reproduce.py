@@ -47,7 +47,8 @@ def run(arguments: argparse.Namespace) -> int:
 
 def code_lines(run: StoredRun, target: Path) -> Iterator[str]:
     """Yield the commands that make a git worktree of each commit of the run with its changes."""
-    folder, git = run.folder.path.absolute(), run.record.get("git") or {}
+    folder = run.folder.path.absolute()
+    git = run.record.get("git") or {}
     try:
         code = parse_code(read_file(folder / CODE))
     except OSError:
@@ -95,7 +96,8 @@ class Worktree:
         return repository_with(self.code.submodules[name], self.source / name)
 
     def lines(self) -> Iterator[str]:
-        code, of = self.code, f" of {self.code.repository}" if self.code.repository else ""
+        code = self.code
+        of = f" of {self.code.repository}" if self.code.repository else ""
         if code.commit is None:
             yield f"# Missing: the code{of}. {NO_COMMIT if of else NO_REPOSITORY}"
             return
@@ -107,7 +109,8 @@ class Worktree:
             return
         yield _add_worktree(self.source, self.target, code.commit)
         for name, commit in code.submodules.items():
-            if (source := self._submodule(name)) is None:
+            source = self._submodule(name)
+            if source is None:
                 yield f"# Missing: commit {commit} of the submodule {name}: git submodule update."
             else:
                 yield _add_worktree(source, self.target / name, commit)
@@ -130,10 +133,12 @@ class Worktree:
         if f"+++ b/{path}\n".encode() in self.code.diff:
             return True
         inside = [name for name in self.code.submodules if Path(path).is_relative_to(name)]
-        source, commit = self.source, str(self.code.commit)
+        source = self.source
+        commit = str(self.code.commit)
         if inside:
             outer = max(inside, key=len)
-            source, commit = self._submodule(outer), self.code.submodules[outer]
+            source = self._submodule(outer)
+            commit = self.code.submodules[outer]
             path = os.path.relpath(path, outer)
         if source is None:
             return False
@@ -164,17 +169,20 @@ def repository_with(commit: str, folder: str | Path = os.curdir) -> Path | None:
 
 
 def package_lines(run: StoredRun, target: Path) -> Iterator[str]:
-    file, environment = run.folder.path.absolute() / ENVIRONMENT, str(target / ".venv")
+    file = run.folder.path.absolute() / ENVIRONMENT
+    environment = str(target / ".venv")
     try:
         text = read_file(file).decode()
     except (OSError, UnicodeDecodeError):
         yield f"# Missing: {ENVIRONMENT}, so the packages are not known."
         return
-    version, variant = PYTHON.match(text), VARIANT.search(text)
+    version = PYTHON.match(text)
+    variant = VARIANT.search(text)
     make = ["uv", "venv", *(["--python", version[1]] if version else []), environment]
     sync = ["uv", "pip", "sync", "--python", environment]
     sync += [f"--torch-backend={variant[1]}"] if variant else []
     pins = shlex.join(["grep", "-E", PIN, str(file)])
     yield f"{shlex.join(make)} && {pins} | {shlex.join(sync)} -"
-    if local := LOCAL.findall(text):
+    local = LOCAL.findall(text)
+    if local:
         yield f"# Not from an index, so not installed: {', '.join(local)}."

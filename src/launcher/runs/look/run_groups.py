@@ -51,7 +51,8 @@ class Group:
 
         The number is left out if all completed runs have a value: they have a column of their own.
         """
-        values, count = self.values(key), len(self.completed)
+        values = self.values(key)
+        count = len(self.completed)
         return spread(values) + ("" if len(values) == count else f" ({len(values)} of {count})")
 
 
@@ -60,7 +61,9 @@ def best_value(run: StoredRun, key: str) -> object:
     metric = key.removeprefix("best ")
     if metric == key:
         return value_of(run, key)
-    return run.best.get("value") if run.best.get("metric") == metric else None
+    if run.best.get("metric") == metric:
+        return run.best.get("value")
+    return None
 
 
 def group_runs(runs: StoredRuns, key: str) -> list[Group]:
@@ -99,14 +102,17 @@ def mean_of(values: Sequence[float]) -> float | None:
 def spread(values: Sequence[float]) -> str:
     """Format mean and standard deviation as `0.1832 ± 0.0143`, or `-` without values."""
     mean = short(mean_of(values))
-    return mean if len(values) < 2 else f"{mean} ± {statistics.stdev(values):.2g}"
+    if len(values) < 2:
+        return mean
+    return f"{mean} ± {statistics.stdev(values):.2g}"
 
 
 def print_groups(
     runs: list[StoredRun], columns: Sequence[str], arguments: argparse.Namespace
 ) -> None:
     """Print a line for each group; `columns` are by default `best`'s metric and the loss."""
-    groups, key = group_runs(runs, arguments.over), arguments.sort
+    groups = group_runs(runs, arguments.over)
+    key = arguments.sort
     columns = columns or [
         *dict.fromkeys(f"best {run.best['metric']}" for run in runs if run.best),
         *(["train/loss"] if any("train/loss" in run.metrics for run in runs) else []),

@@ -24,7 +24,8 @@ def check_metrics(runs: StoredRuns, metrics: Sequence[str]) -> None:
     if not names:
         labels = ", ".join(run.label for run in runs[:8]) or "no run"
         raise ConfigError(f"{labels}: nothing has been logged yet.")
-    if unknown := [metric for metric in metrics if metric not in names]:
+    unknown = [metric for metric in metrics if metric not in names]
+    if unknown:
         raise ConfigError(*(unknown_metric(metric, names) for metric in unknown))
 
 
@@ -69,12 +70,14 @@ def band(curves: Sequence[Curve], log: bool = False) -> Band:
     ]
     # A run without a value has no part in the mean.
     tables = [table for table in tables if table]
-    result, back = Band(count=len(tables)), math.exp if log else float
+    result = Band(count=len(tables))
+    back = math.exp if log else float
     if not tables:
         return result
     for x in sorted(set.intersection(*map(set, tables))):
         values = [table[x] for table in tables]
-        mean, sd = statistics.fmean(values), statistics.stdev(values) if len(values) > 1 else 0.0
+        mean = statistics.fmean(values)
+        sd = statistics.stdev(values) if len(values) > 1 else 0.0
         result.x.append(x)
         result.mean.append(back(mean))
         result.low.append(back(mean - sd))

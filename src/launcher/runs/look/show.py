@@ -161,11 +161,12 @@ def newest_digest(run: StoredRun) -> str:
 
 def attempt_cells(attempt: AttemptData, run: StoredRun) -> dict[str, object]:
     """Return an attempt as a row. Without an outcome it is running, or was killed (`stale`)."""
-    is_open = attempt.get("outcome") is None
     first, last = seconds_of(attempt.get("started")), seconds_of(attempt.get("ended"))
-    if is_open:
+    outcome: str | None = attempt.get("outcome")
+    end_step = attempt.get("end_step")
+    if outcome is None:
         last = time.time() if run.state == "running" else run.updated
-    end_step = run.record.get("step") if is_open else attempt.get("end_step")
+        outcome, end_step = run.state, run.record.get("step")
     code = attempt.get("exit_code")
     return {
         "#": attempt.get("number"),
@@ -177,7 +178,7 @@ def attempt_cells(attempt: AttemptData, run: StoredRun) -> dict[str, object]:
         "job": attempt.get("slurm_job_id"),
         "ranks": attempt.get("world_size"),
         "steps": f"{attempt.get('start_step')} to {end_step}",
-        "outcome": run.state if is_open else attempt.get("outcome"),
+        "outcome": outcome,
         "signal": attempt.get("signal"),
         "exit": None if code is None else str(code),
         "reason": attempt.get("reason"),

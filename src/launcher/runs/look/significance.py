@@ -19,7 +19,8 @@ from launcher.runs.look.differences import differences
 from launcher.runs.look.series import check_metrics
 from launcher.runs.stored_run import StoredRun, StoredRuns
 
-SEED, LEVEL = "seed", 0.05
+SEED = "seed"
+LEVEL = 0.05
 Values = Mapping[str, float]
 
 
@@ -69,7 +70,8 @@ class TestOutcome:
     comparisons: Sequence[ArmComparison]
 
     def tables(self) -> Iterator[TextTable]:
-        interval, p = "95 % interval", "p" if len(self.comparisons) == 1 else "p (Holm)"
+        interval = "95 % interval"
+        p = "p" if len(self.comparisons) == 1 else "p (Holm)"
         arms = [
             (
                 arm,
@@ -127,7 +129,8 @@ def check_alike(groups: Mapping[str, StoredRuns], key: str) -> None:
     runs = [run for group in groups.values() for run in group]
     for name, group in groups.items():
         error = ""
-        if differing := other_keys(group):
+        differing = other_keys(group)
+        if differing:
             error = f"its runs differ in {join_names(differing)}, and not in the seed alone"
         elif len({*map(seed_of, group)}) < max(2, len(group)):
             error = "needs runs of two seeds at least, and one run of each"
@@ -201,6 +204,8 @@ def comparison(first: str, one: Values, second: str, other: Values) -> ArmCompar
     result = (
         stats.ttest_1samp(*samples, 0) if is_paired else stats.ttest_ind(*samples, equal_var=False)
     )
-    interval, p = result.confidence_interval(1 - LEVEL), float(result.pvalue)
-    gap, test = statistics.fmean(x) - statistics.fmean(y), "paired t" if is_paired else "Welch"
+    interval = result.confidence_interval(1 - LEVEL)
+    p = float(result.pvalue)
+    gap = statistics.fmean(x) - statistics.fmean(y)
+    test = "paired t" if is_paired else "Welch"
     return ArmComparison(first, second, gap, float(interval.low), float(interval.high), p, test)

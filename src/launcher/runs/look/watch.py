@@ -63,7 +63,8 @@ def screen(arguments: argparse.Namespace, width: int, height: int) -> list[str]:
     lines = [heading[:width]]
     shown = runs[: max(1, height - 3)]
     lines += table(shown, time.time(), width, columns).lines(width, is_colored())
-    if left := len(runs) - len(shown):
+    left = len(runs) - len(shown)
+    if left:
         lines.append(f"... and {left:,} more"[:width])
     return lines
 

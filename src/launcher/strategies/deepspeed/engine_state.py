@@ -143,9 +143,9 @@ class EngineState:
                     whole = safe_get_full_fp32_param(parameter)
                 if self.rank == 0:
                     weights[name] = whole.detach().view(self.shapes[name]).to("cpu", copy=True)
-        return (
-            weights | {n: b.cpu() for n, b in self._buffers().items()} if self.rank == 0 else None
-        )
+        if self.rank == 0:
+            return weights | {n: b.cpu() for n, b in self._buffers().items()}
+        return None
 
     # -------------------------------------------------------------------------------------- loading
     def load_weights(self, saved: TensorReader, prefix: str, strict: bool = True) -> list[str]:
@@ -189,13 +189,15 @@ class EngineState:
         """Load the optimizer's state of any stage and number of ranks."""
         check_groups(self.optimizer, groups)
         stored_names = {name for entry in groups for name in entry["params"]}
-        if missing := sorted({name for names in self.members for name in names} - stored_names):
+        missing = sorted({name for names in self.members for name in names} - stored_names)
+        if missing:
             raise TrainingError(
                 f"The checkpoint's optimizer has no state for the parameter {missing[0]}."
             )
         for group, entry in zip(self.optimizer.param_groups, groups, strict=True):
             group.update(portable(entry["settings"]))
-        keys, values = read_keys(saved, OPTIMIZER), read_values(groups)
+        keys = read_keys(saved, OPTIMIZER)
+        values = read_values(groups)
         # State that the checkpoint does not have must go.
         self.optimizer.state.clear()
         # The checkpoint's order is kept, so that equal states are equal files.
@@ -218,7 +220,8 @@ class EngineState:
 
     def _load_common(self, saved: TensorReader, full: str, key: str, slot: MasterSlice) -> None:
         """Load a value that all parameters of a flat tensor share."""
-        group, state = self.optimizer.param_groups[slot.group], self.optimizer.state[slot.flat]
+        group = self.optimizer.param_groups[slot.group]
+        state = self.optimizer.state[slot.flat]
         device = (
             slot.flat.device
             if group.get("fused") or group.get("capturable")

@@ -154,7 +154,8 @@ class DeepSpeedStrategy(NativeStrategy):
 
     def options(self, on_gpu: bool) -> Tree:
         """Return DeepSpeed's configuration from the options; `auto` is left to DeepSpeed."""
-        settings, host = vars(self), {"device": "cpu", "pin_memory": on_gpu}
+        settings = vars(self)
+        host = {"device": "cpu", "pin_memory": on_gpu}
         zero = {key: settings[key] for key in ZERO_KEYS if settings[key] != "auto"}
         zero |= {key: host for key in OFFLOAD_KEYS if settings[key]}
         return {
@@ -203,7 +204,8 @@ class DeepSpeedStrategy(NativeStrategy):
             model=module, optimizer=optimizer, config=dict(self.config)
         )[0]
         self.engine.compile = self._compile
-        self.model, self.optimizer = self.engine, optimizer
+        self.model = self.engine
+        self.optimizer = optimizer
         self.buffers = SharedBuffers(module)
         # DeepSpeed has its own.
         self.scaler = torch.amp.GradScaler(self.device.type, enabled=False)
@@ -222,9 +224,8 @@ class DeepSpeedStrategy(NativeStrategy):
                 f" zero_stage={self.stage}; use optimizer=adamw, strategy.zero_stage=0 or"
                 " strategy=fsdp."
             )
-        if (
-            number := next((name for name, p in module.named_parameters() if not p.dim()), None)
-        ) is not None:
+        number = next((name for name, p in module.named_parameters() if not p.dim()), None)
+        if number is not None:
             raise ConfigError(
                 f"model: DeepSpeed does not support the parameter {number}, which has no"
                 " dimensions; give it the shape [1], or use strategy=ddp."
@@ -345,7 +346,8 @@ def autocast_within(module: nn.Module, precision: Precision, device: torch.devic
 
 
 def complete(config: Tree, plan: StepPlan, precision: Precision, world_size: int) -> Tree:
-    micro_batch_size, grad_accum_steps = plan.micro_batch_size or 1, plan.grad_accum_steps
+    micro_batch_size = plan.micro_batch_size or 1
+    grad_accum_steps = plan.grad_accum_steps
     formats = {key: {"enabled": False} for key in (FP16, BF16)}
     if precision.name in formats:
         formats[precision.name] = {**config.get(precision.name, {}), "enabled": True}

@@ -123,7 +123,7 @@ def test_a_job_that_trains_is_its_run(name):
     run = with_target(f"job={name}")
     is_training = name == "train"
     assert run.trains == is_training
-    assert (folder_of(run.stored).path == run.folder.path.absolute()) == is_training
+    assert (folder_of(run).path == run.folder.path.absolute()) == is_training
 
 
 @pytest.mark.parametrize(("option", "words", "key"), [

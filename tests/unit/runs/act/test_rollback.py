@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from launcher.checkpoint.store import CheckpointStore
+from launcher.config.run_config import RunConfig
 from launcher.remaining import Train, remaining
 from launcher.rundir.folder import RunFolder
 from launcher.rundir.record import RunRecord
@@ -61,12 +62,12 @@ def steps_of(folder: RunFolder) -> list[int]:
 
 def what_remains(folder: RunFolder):
     config = {
-        "run": {"dir": str(folder.path), "resume": "auto", "identity_exclude": []},
+        "run": {"name": "n", "id": "i", "dir": str(folder.path)},
         "trainer": {"max_steps": 20},
         "hooks": {"checkpointing": {"interval": 5}},
         "data": {},
     }
-    return remaining(config, folder)
+    return remaining(RunConfig(config, config), folder)
 
 
 def check_is_at_10(folder: RunFolder) -> None:

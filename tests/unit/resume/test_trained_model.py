@@ -1,3 +1,4 @@
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -8,7 +9,9 @@ from safetensors.torch import save_file
 from launcher import load_model
 from launcher.errors import ConfigError
 from launcher.models.mlp import MLP
+from launcher.resume.mlflow_model import _load_pyfunc
 from launcher.rundir.signing import sign_text
+from launcher.trackers.mlflow import LOADER
 
 SIZES = {"num_features": 3, "num_classes": 2, "hidden_dim": 4, "num_layers": 1}
 
@@ -138,3 +141,8 @@ def test_a_class_that_is_not_importable(tmp_path, model, caplog, node, message):
     with pytest.raises(ConfigError, match=message):
         load_model(tmp_path)
     assert not caplog.records, "Hydra logs nothing"
+
+
+def test_the_loader_of_models_that_mlflow_has_stored_keeps_its_names():
+    for name in ("launcher.train.load", LOADER):
+        assert import_module(name)._load_pyfunc is _load_pyfunc

@@ -21,7 +21,8 @@ from launcher.resume.weights_source import fit_names
 from launcher.rundir.folder import RunFolder, find_folders, run_name
 from launcher.strategies.weights import load_weights, model_tensors, names_of_tied
 
-EXPORTED, SHARDS = "model.safetensors", "model-*-of-*.safetensors"
+EXPORTED = "model.safetensors"
+SHARDS = "model-*-of-*.safetensors"
 
 
 def load_model(
@@ -69,9 +70,11 @@ def _load(path: Path, exported: list[Path], weights: str | None, trust: bool) ->
     """Load the files of an export in a folder, or the checkpoint that the folder is."""
     try:
         model = _build(path / "config.yaml", trust)
-        saved = ShardReader(exported) if exported else StoredCheckpoint(path).use_weights(weights)
         if exported:
-            saved = fit_names(saved, [*model_tensors(model), *names_of_tied(model)])
+            names = [*model_tensors(model), *names_of_tied(model)]
+            saved = fit_names(ShardReader(exported), names)
+        else:
+            saved = StoredCheckpoint(path).use_weights(weights)
         give_own_memory(model)
         load_weights(model, saved)
     except (CorruptCheckpoint, TrainingError) as error:
