@@ -69,10 +69,10 @@ def _check_whole(path: str, name: str, overrides: Sequence[str]) -> None:
     except (YAMLError, UnicodeDecodeError) as error:
         raise ConfigError(f"{file}: {first_line(error)}") from error
     typed = {word.lstrip("+~").partition("=")[0] for word in overrides}
-    for key, (expected, way) in HYDRA_KEYS.items():
+    for key, (allowed, way) in HYDRA_KEYS.items():
         if f"hydra.{key}" in typed:
             raise ConfigError(f"hydra.{key}: cannot be changed; {way}.")
-        if expected and get(hydra_node, key) != expected:
+        if None not in allowed and get(hydra_node, key) not in allowed:
             raise ConfigError(
                 f"--config-path={path}: is not all of Launcher's configuration, whose place it"
                 f" takes; {instead}={path}."
