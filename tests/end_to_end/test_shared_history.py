@@ -250,12 +250,6 @@ CASES: dict[str, tuple[Callable[[Project], None], Sequence[str], int | None, str
         None,
         rf"its steps 1 to 8 {CONFIGURATION}model.dropout: 0.1 -> 0.3\)",
     ),
-    "another rate, new one asked for": (
-        resumed_with(RATE),
-        [*LEAF, RATE],
-        None,
-        rf"its steps 1 to 8 {CONFIGURATION}optimizer.lr: 0.01 -> 0.02\)",
-    ),
     "resumed by runs resume": (resumed_by_its_verb, LEAF, 8, f"its steps 9 to 12 {CONFIGURATION}"),
     "other intervals": (
         resumed_with("hooks.logging.interval=2", "hooks.evaluation.interval=2"),
