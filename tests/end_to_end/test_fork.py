@@ -102,7 +102,10 @@ def test_a_fork_that_was_stopped_resumes_itself(outputs, source):
     done = runner.launch(outputs, *words)
     assert done.returncode == 0 and "Resuming from" in done.output, done.output
     assert state_of(source.with_name("stopped")) == state_of(source)
-    assert main(["replay", "stopped", "--segments=1", f"--outputs={outputs}"]) == 0
+    words = ("replay", "stopped", "--segments=1", f"--outputs={outputs}")
+    replay = runner.start("-m", "launcher.runs", *words)
+    output, _ = replay.communicate()
+    assert replay.returncode == 0, output
 
 
 def test_bad_forks_are_rejected(outputs, tmp_path):

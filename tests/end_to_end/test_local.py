@@ -158,7 +158,7 @@ def test_forked_ranks_compute_what_new_interpreters_compute(tmp_path, request):
 def test_ranks_do_not_outlive_a_command_that_is_killed(tmp_path, request, kind):
     if kind == "new":
         request.getfixturevalue("new_interpreters")
-    with Command(f"paths.outputs={tmp_path}", *LONG, *DDP, real=True) as command:
+    with Command(f"paths.outputs={tmp_path}", *LONG, *DDP, real=kind == "new") as command:
         command.read_until("Step ")
         os.kill(command.pid, signal.SIGKILL)
         wait_for(lambda: command.left() == [])

@@ -95,10 +95,12 @@ def test_the_newcomer_types_the_files_of_readme():
 
 
 @pytest.mark.slow
-def test_the_log_is_what_a_newcomer_sees_in_a_clone():
-    """Each command of the log prints what it shows, and has its exit code. With the wheel, `make
-    release-check` does the same."""
-    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+def test_the_log_is_what_a_newcomer_sees_in_a_clone(tmp_path):
+    """Each command of the log prints what it shows, and has its exit code. With the wheel, and a
+    new interpreter for each command, `make release-check` does the same."""
+    command = python.command(tmp_path)
+    path = os.pathsep.join([str(tmp_path), str(Path(sys.executable).parent), os.environ["PATH"]])
     environment = {**os.environ, "PATH": path, "PYTHONPATH": str(ROOT / "src")}
+    environment[python.PYTHON] = str(command)
     done = python.run(str(ROOT / ".ci" / "replay"), str(LOG), env=environment, real=True)
     assert done.returncode == 0, done.stdout + done.stderr

@@ -31,8 +31,7 @@ def push(tmp_path, hub):
     def run(*words: str, token: str = TOKEN, endpoint: str = hub.url) -> tuple[int, str]:
         variables = {"HF_ENDPOINT": endpoint, "HF_TOKEN": token, "HF_HUB_DISABLE_XET": "1"}
         environment = {**os.environ, "HF_HOME": str(tmp_path / "hf"), **variables}
-        # The library reads its variables when it is imported.
-        done = python.run(*words, cwd=tmp_path, env=environment, real=True)
+        done = python.run(*words, cwd=tmp_path, env=environment)
         return done.returncode, str(done.stdout) + str(done.stderr or "")
 
     return run

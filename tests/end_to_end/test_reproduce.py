@@ -28,8 +28,7 @@ RUN = split(
 
 def run(cwd: Path, *words: str) -> str:
     env = {**os.environ, "OMP_NUM_THREADS": "1"}
-    # A forked process has imported files of the tests, which are in a repository.
-    process = start("-m", *words, cwd=cwd, env=env, real=True)
+    process = start("-m", *words, cwd=cwd, env=env)
     output, _ = process.communicate()
     assert process.returncode == 0, output
     return output
@@ -95,7 +94,7 @@ def project_of_three(tmp_path: Path) -> tuple[Path, Path]:
 def train(project: Path, library: Path, *words: str) -> str:
     path = os.pathsep.join([str(library / "src"), os.environ.get("PYTHONPATH", "")])
     env = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": path}
-    process = start("-m", *words, cwd=project, env=env, real=True)
+    process = start("-m", *words, cwd=project, env=env)
     output, _ = process.communicate()
     assert process.returncode == 0, output
     return output

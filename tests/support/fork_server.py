@@ -52,6 +52,8 @@ PRELOADED = (
     "torch._inductor.compile_fx",
 )
 """Imports of the default run. The tests of imports have new interpreters."""
+CHILD, WRITER = "launcher.dispatch.child_job", "launcher.rundir.reproduction"
+"""A job or rank that a command starts, and the process that each new run starts next to itself."""
 OPTIONAL = ("torchmetrics",)
 """Imports of several tests, as long as torch's."""
 MAX_REQUEST = 1 << 20
@@ -162,15 +164,15 @@ def with_children(module: str, count: int) -> dict | None:
         theirs.close()
         waiting.append((pid, ours))
 
-    modules = module.split()
+    modules, owner = module.split(), os.getpid()
 
     class Popen(subprocess.Popen):
         """Its own children are forked already."""
 
         def _execute_child(self, args, *how):  # type: ignore[no-untyped-def, override]
             is_file = os.path.basename(args[1]) in modules if args[1:] else False
-            is_module = args[1:2] == ["-m"] and args[2] in modules
-            if not waiting or not (is_file or is_module):
+            is_module = list(args[1:2]) == ["-m"] and args[2] in modules
+            if not waiting or not (is_file or is_module) or os.getpid() != owner:
                 return super()._execute_child(args, *how)  # type: ignore[misc]
             pass_fds, cwd, env = how[3:6]
             pipes = how[9:15]
@@ -234,10 +236,14 @@ def report(client: socket.socket, number: int) -> None:
         client.send(NUMBER.pack(number))
 
 
-def forget_tests() -> None:
+def forget_modules() -> None:
     """Forget the modules of the tests, which a new interpreter would not have imported: a run
-    records the source files that are not a library's."""
-    for name in [name for name in sys.modules if name.partition(".")[0] == "support"]:
+    records the source files that are not a library's. The hub's client reads its variables when it
+    is imported."""
+    forgotten = {"support"}
+    if "HF_ENDPOINT" in os.environ:
+        forgotten.add("huggingface_hub")
+    for name in [name for name in sys.modules if name.partition(".")[0] in forgotten]:
         del sys.modules[name]
 
 
@@ -253,6 +259,12 @@ def execute(kind: str, what: str, arguments: list[str]) -> None:
         if not os.environ.get("PYTHONSAFEPATH"):
             sys.path[0] = os.path.dirname(os.path.abspath(what))
         runpy.run_path(what, run_name="__main__")
+
+
+def is_run(request: dict) -> bool:
+    """Return whether a program may start `WRITER`. The ranks of a node are children of its own."""
+    _, what, arguments = request["program"]
+    return what == "launcher" or (what == CHILD and arguments[0] != "node")
 
 
 def serve() -> None:
@@ -278,13 +290,13 @@ def serve() -> None:
         return
     listening.detach()
     generations = request["children"]
-    while generations:
-        (module, count), *generations = generations
-        of_child = with_children(module, count)
+    while generations or is_run(request):
+        (module, count), *generations = generations or [("", 1)]
+        of_child = with_children(f"{module} {WRITER}", count)
         if of_child is None:
             break
         request = of_child
-    forget_tests()
+    forget_modules()
     execute(*request["program"])
 
 

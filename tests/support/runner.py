@@ -56,8 +56,8 @@ def start(
     if "strategy=deepspeed" not in words:
         count = 1
     children: proxy.Children = ((CHILD, count),)
-    if "replay" in words:
-        children = ((CHILD, 4), (CHILD, 2))  # as many as the run had
+    if {"replay", "check"} & {*words}:
+        children = ((CHILD, 4), (CHILD, 2))  # as many as the run had, or segments and an evaluation
     elif "job=resume_check" in words:
         children = ((CHILD, 4), *children)
     env = ENVIRONMENT if env is None else env

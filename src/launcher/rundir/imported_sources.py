@@ -21,6 +21,8 @@ MAX_SHOWN_NAMES = 8
 
 _imported: dict[str, tuple[object, str]] = {}
 """The digest of each file when its module was first seen, and the module's spec at that time."""
+_foreign: dict[str, object] = {}
+"""The modules of libraries that were seen, by name: each save asks about thousands of modules."""
 
 
 def digest_imported_sources() -> dict[str, str]:
@@ -50,8 +52,13 @@ def imported_files() -> dict[str, str]:
 
 def _imported_modules() -> Iterator[tuple[str, tuple[str, object]]]:
     for name, module in list(sys.modules.items()):
+        if _foreign.get(name) is module:
+            continue
         path = getattr(module, "__file__", None)
-        if not isinstance(path, str) or _is_foreign(name, path):
+        if not isinstance(path, str):
+            continue
+        if _is_foreign(name, path):
+            _foreign[name] = module
             continue
         key = _key(name, path)
         if key is not None:
@@ -82,7 +89,6 @@ def digest_of(path: str | os.PathLike[str]) -> str | None:
         return None
 
 
-@cache  # Each save asks about thousands of modules.
 def _is_foreign(name: str, path: str) -> bool:
     """Return whether a module's file is no source, or belongs to a library."""
     if not path.endswith(".py") or is_installed(os.path.dirname(path)):

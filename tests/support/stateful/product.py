@@ -8,7 +8,7 @@ from launcher import BaseHook, BaseTrainer, CheckpointingHook
 from launcher.errors import ConfigError
 from support.stateful.case import STEPS, STOPS, Case, Parts, seed
 
-SAVE_EVERY = 2
+SAVE_EVERY = 3
 
 
 class Losses(BaseHook):

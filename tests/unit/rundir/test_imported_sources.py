@@ -128,3 +128,20 @@ def test_an_edit_after_the_import_is_not_what_runs(tmp_path, monkeypatch):
         != first
     )
     del sys.modules["edited_later"]
+
+
+def test_a_module_that_takes_the_name_of_a_library_is_the_users(tmp_path, monkeypatch):
+    """Libraries are looked at once; a module of another object is another module."""
+    import importlib
+
+    library = tmp_path / "site-packages"
+    for folder in (library, tmp_path):
+        folder.mkdir(exist_ok=True)
+        (folder / "taken_name.py").write_text("A = 1")
+    for folder, names in ((library, set()), (tmp_path, {"taken_name.py"})):
+        monkeypatch.syspath_prepend(str(folder))
+        importlib.import_module("taken_name")
+        for _ in range(2):
+            found = imported_sources.digest_imported_sources().keys() & {"taken_name.py"}
+            assert found == names
+        del sys.modules["taken_name"]
