@@ -52,8 +52,6 @@ PRELOADED = (
     "torch._inductor.compile_fx",
 )
 """Imports of the default run. The tests of imports have new interpreters."""
-CHILD, WRITER = "launcher.dispatch.child_job", "launcher.rundir.reproduction"
-"""A job or rank that a command starts, and the process that each new run starts next to itself."""
 OPTIONAL = ("torchmetrics",)
 """Imports of several tests, as long as torch's."""
 MAX_REQUEST = 1 << 20
@@ -261,12 +259,6 @@ def execute(kind: str, what: str, arguments: list[str]) -> None:
         runpy.run_path(what, run_name="__main__")
 
 
-def is_run(request: dict) -> bool:
-    """Return whether a program may start `WRITER`. The ranks of a node are children of its own."""
-    _, what, arguments = request["program"]
-    return what == "launcher" or (what == CHILD and arguments[0] != "node")
-
-
 def serve() -> None:
     listening = socket.socket(fileno=int(sys.argv[1]))
     sys.modules["mlflow"] = None  # type: ignore[assignment]  # DeepSpeed imports it if it can, and it starts a thread
@@ -290,9 +282,9 @@ def serve() -> None:
         return
     listening.detach()
     generations = request["children"]
-    while generations or is_run(request):
-        (module, count), *generations = generations or [("", 1)]
-        of_child = with_children(f"{module} {WRITER}", count)
+    while generations:
+        (module, count), *generations = generations
+        of_child = with_children(module, count)
         if of_child is None:
             break
         request = of_child
