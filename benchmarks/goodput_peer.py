@@ -2,7 +2,7 @@
 
 Its trainer and checkpointing hook are in a Hydra application that hydra-submitit-launcher submits.
 
-On the warning signal the hook saves and then waits (`exit_delay`), so that SLURM ends and requeues
+On the warning signal the hook saves and then waits (`exit_wait`), so that SLURM ends and requeues
 the job: a task that left within the grace would not be requeued.
 """
 
@@ -60,7 +60,7 @@ class Trainer(BaseTrainer):
 
     def build_hooks(self):
         warning = signal.Signals[self.config.signal]
-        saves = CheckpointingHook(self.config.interval, exit_signals=[warning], exit_delay=600.0)
+        saves = CheckpointingHook(self.config.interval, exit_signals=[warning], exit_wait=600.0)
         return [Pace(self.config.pace, self.workspace / "steps.txt"), saves]
 
     def forward(self, input):
