@@ -16,6 +16,7 @@ from pathlib import Path
 from launcher.checkpoint.manifest import Manifest
 from launcher.process.files import read_file, replace_file
 from launcher.rundir.folder import RunFolder, checkpoint_steps, step_name
+from launcher.rundir.lock import LockLost
 from launcher.rundir.step_lines import drop_lines_after, step_of
 
 POLL = 0.1
@@ -178,6 +179,9 @@ class ChainWriter:
         for checkpoint in checkpoints:
             try:
                 append(self.path, checkpoint, self.check, hashed)
+            # The lock has told whom it concerns. After a signal, the run ends before the line.
+            except LockLost:
+                return
             # The line of a claim must not end a training, whatever the error is.
             except Exception as error:
                 logger.warning(

@@ -49,7 +49,7 @@ logger = logging.getLogger(__name__)
 
 
 class LockLost(Exception):
-    """Another process has the run, or its folder is gone."""
+    """Another process has the run, its folder is gone, or this process has released it."""
 
 
 class RunLock:
@@ -80,6 +80,7 @@ class RunLock:
         self.holder: Holder | None = None
         self._attempts_before = 0
         self._has_record = False  # run.json was seen while this process held the lock
+        self._is_released = False
         self._repair = threading.Lock()
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
@@ -110,6 +111,7 @@ class RunLock:
         self._attempts_before = len(RunOnDisk.read(self.folder).attempts)
         self._sweep()
         self.holder = me
+        self._is_released = False
         self._stop.clear()
         self._thread = threading.Thread(target=self._keep_beating, name="run-lock", daemon=True)
         self._thread.start()
@@ -122,14 +124,17 @@ class RunLock:
         self._stop.set()
         if self._thread is not None:
             self._thread.join()
-        try:
-            if self.is_held():
-                patiently(lambda: self.path.unlink(missing_ok=True))
-        # The next process takes over the lock of a process that has ended.
-        except OSError as error:
-            logger.warning("%s could not be removed: %s.", self.path, error)
-        os.close(self._descriptor)
-        self.holder = None
+        # A check of another thread would put it back too.
+        with self._repair:
+            try:
+                if self.is_held():
+                    patiently(lambda: self.path.unlink(missing_ok=True))
+            # The next process takes over the lock of a process that has ended.
+            except OSError as error:
+                logger.warning("%s could not be removed: %s.", self.path, error)
+            os.close(self._descriptor)
+            self._is_released = True
+            self.holder = None
 
     def is_held(self) -> bool:
         """Return whether the lock file still names this process.
@@ -137,10 +142,11 @@ class RunLock:
         Raises:
             OSError: it cannot be read, at several attempts. The lock may be held or lost.
         """
-        if self.holder is None:
+        # Another thread may release the lock meanwhile.
+        if (holder := self.holder) is None:
             return False
         current = read_holder(self.path)
-        return current is not None and current.token == self.holder.token
+        return current is not None and current.token == holder.token
 
     def check(self) -> None:
         """Check, before every write that commits something, that the run is still this process's.
@@ -150,11 +156,13 @@ class RunLock:
         removed is put back. Before the lock is acquired, nothing is checked.
 
         Raises:
-            LockLost: the run is no longer this process's, and `on_lost` has returned.
+            LockLost: the run is no longer this process's, and `on_lost` has returned; or the lock
+                was released while another thread still worked, of which nobody is told.
             OSError: the holder cannot be read. Then nothing may be written for now.
         """
         holder = self.holder
         if holder is None:
+            self._check_not_released()
             return
         has_record = os.path.lexists(self.folder.record_path)
         was_removed = self._has_record and not has_record
@@ -164,6 +172,7 @@ class RunLock:
         # Our other thread may be putting the lock back: until it is done, the file may be missing
         # or, without hard links, incomplete.
         with self._repair:
+            self._check_not_released()
             if self.is_held() or (
                 not was_removed and not os.path.lexists(self.path) and self._put_back(holder)
             ):
@@ -180,6 +189,10 @@ class RunLock:
         if self.on_lost is not None:
             self.on_lost(reason)
         raise LockLost(reason)
+
+    def _check_not_released(self) -> None:
+        if self._is_released:
+            raise LockLost(f"{self.folder.key}='{self.folder.path}': its lock is released.")
 
     def _put_back(self, holder: Holder) -> bool:
         """Create a removed lock file again, unless another process has begun an attempt."""

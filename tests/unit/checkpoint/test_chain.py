@@ -16,6 +16,7 @@ from launcher.checkpoint.saver import Saver
 from launcher.checkpoint.store import CheckpointStore
 from launcher.process.ranks import Ranks
 from launcher.rundir.folder import RunFolder
+from launcher.rundir.lock import RunLock
 from launcher.rundir.step_lines import set_lines_aside
 from launcher.runs.act import rollback
 from launcher.strategies.base import ShardSpec
@@ -54,6 +55,19 @@ def test_each_checkpoint_has_a_line_that_stays_when_it_is_deleted(run, store):
     assert [link.step for link in links] == [5, 10, 15] and store.steps() == [15]
     assert links[0].before == "" and links[1].before == links[0].digest
     assert (links[-1].numbers, links[-1].rest) == digests_of(store.path(15))
+
+
+def test_a_line_is_not_written_once_the_run_is_released(run, store, caplog):
+    """The process lives on after a signal, and hashes a checkpoint that another may replace."""
+    with RunLock(run) as lock:
+        writer = store.chain = ChainWriter(run, store.root, lock.check)
+        save(store, 5)
+        writer.finish()
+    save(store, 10)
+    writer.finish()
+    assert steps_of(run) == [5] and not caplog.records
+    begun(run, store, 10).finish()
+    assert steps_of(run) == [5, 10]
 
 
 def test_digests_of_memory_are_those_of_the_disk(run, store):

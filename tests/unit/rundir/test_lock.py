@@ -246,6 +246,38 @@ def test_a_lock_that_was_lost_is_reported_and_not_removed(folder, caplog):
     assert "writes nothing more" in reasons[0] and folder.lock_path.read_text() == other
 
 
+def test_a_thread_that_still_works_does_not_put_a_released_lock_back(folder):
+    """A signal ends a run while a thread still hashes its last checkpoint, and the process lives
+    on, in a notebook for example."""
+    told, ends = [], []
+    for _ in range(20):
+        lock = RunLock(folder, on_lost=told.append)
+        lock.acquire()
+        has_begun, is_over = threading.Event(), threading.Event()
+
+        def work(lock=lock, has_begun=has_begun, is_over=is_over):
+            try:
+                while not is_over.is_set():
+                    lock.check()
+                    has_begun.set()
+            except LockLost as lost:
+                ends.append(str(lost))
+
+        threads = [threading.Thread(target=work) for _ in range(3)]
+        for thread in threads:
+            thread.start()
+        assert has_begun.wait(60)
+        lock.release()
+        is_over.wait(0.01)  # in which a check may come
+        is_over.set()
+        for thread in threads:
+            thread.join()
+        assert leftovers(folder) == []
+    assert all("its lock is released" in end for end in ends) and len(ends) == 60 and not told
+    with lock:  # once more
+        lock.check()
+
+
 @pytest.mark.parametrize("has_links", [True, False])
 def test_both_threads_put_a_removed_lock_back(folder, has_links, monkeypatch):
     """The second thread finds the lock removed while the first is putting it back: after it has
