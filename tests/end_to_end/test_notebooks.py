@@ -41,6 +41,7 @@ def test_runs_of_a_program(tmp_path, monkeypatch):
     with pytest.raises(KeyboardInterrupt):
         run.train()
     assert (run.state, run.step) == ("preempted", 7)
+    assert {"code.diff", "environment.txt"} < {*os.listdir(run.folder)} and not locks(run.folder)
     other = launcher.compose(*RUN, "seed=1")
     other.train()
     run = launcher.compose(*RUN, "seed=2")
@@ -62,6 +63,10 @@ def test_runs_of_a_program(tmp_path, monkeypatch):
     assert runs.plot("train/loss", over="seed")._repr_png_()[1:4] == b"PNG"
     assert "paired t" in repr(runs.test("model.dropout"))
     assert len(launcher.Runs("outputs", "seed=2")) == 2
+
+
+def locks(folder):
+    return [path.name for path in folder.iterdir() if "run.lock" in path.name]
 
 
 MISTAKES = {

@@ -60,6 +60,10 @@ def _translate(env: MutableMapping[str, str]) -> None:
         local %= len(devices)
     env[RANK], env[WORLD_SIZE] = str(rank), env["SLURM_STEP_NUM_TASKS"]
     env["LOCAL_RANK"] = str(local)
+    tasks = tasks_of_nodes(env.get("SLURM_STEP_TASKS_PER_NODE", ""))
+    node = _number_of(env, "SLURM_NODEID", "0")
+    if node < len(tasks):
+        env["LOCAL_WORLD_SIZE"] = str(tasks[node])
     nodes = env.get("SLURM_STEP_NODELIST") or env.get("SLURM_JOB_NODELIST") or "localhost"
     env.setdefault("MASTER_ADDR", first_node(nodes))
     # The port of srun makes it differ between launches, and from a job with the same id of another
@@ -69,6 +73,12 @@ def _translate(env: MutableMapping[str, str]) -> None:
     if "MASTER_PORT" not in env:
         env["MASTER_PORT"] = str(port_of(job))
         env[MEETING] = job
+
+
+def tasks_of_nodes(text: str) -> list[int]:
+    """Return the number of tasks of each node in SLURM's notation: `2(x3),1` -> [2, 2, 2, 1]."""
+    repeated = re.findall(r"(\d+)(?:\(x(\d+)\))?", text)
+    return [int(tasks) for tasks, nodes in repeated for _ in range(int(nodes or 1))]
 
 
 def first_node(nodes: str) -> str:

@@ -1,6 +1,5 @@
 """Files by which a run can be reproduced: uncommitted changes, and all distributions."""
 
-import atexit
 import gc
 import json
 import logging
@@ -11,7 +10,7 @@ import shutil
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -53,14 +52,16 @@ SECRET_NAME = re.compile(
 
 
 WAIT = 60.0
-"""Seconds for which a run that has ended waits for the files."""
+"""Seconds for which a run that ends waits for the files."""
 PAUSE = 0.02
 ROOT = "# imported from: "
 """A folder of the repository in which Python looks for modules."""
 SUBMODULE, REPOSITORY = "# submodule: ", "# repository: "
 
 
-def keep(folder: Path, outputs: Path, is_new: bool) -> Callable[[], None] | None:
+def keep(
+    folder: Path, outputs: Path, is_new: bool, is_ours: Callable[[], bool]
+) -> Callable[[], None] | None:
     """Write `code.diff` and `environment.txt` in a process that training does not wait for.
 
     Each other repository of an imported file has a `code-<number>.diff`.
@@ -73,15 +74,17 @@ def keep(folder: Path, outputs: Path, is_new: bool) -> Callable[[], None] | None
         folder: the run's folder.
         outputs: the folder of all runs, none of which is code.
         is_new: the run starts at step 0, so files of an earlier attempt are replaced.
+        is_ours: returns whether the run is still this attempt's. The process may outlive one that
+            was killed, and a later attempt writes files of its own.
 
     Returns:
-        A function that waits for the process, which is also called at exit, or None if there is
-        none.
+        A function that waits for the process, or None if there is none. It is called before the
+        attempt gives up the run.
     """
     if not is_new and (folder / ENVIRONMENT).exists():
         return None
     _remove_old(folder)
-    work = partial(_write, folder.absolute(), outputs.absolute(), imported_files())
+    work = partial(_write, folder.absolute(), outputs.absolute(), imported_files(), is_ours)
     # A thread may hold the lock of this while it is set for the first time.
     tempfile.gettempdir()
     with signals.block():
@@ -95,9 +98,7 @@ def keep(folder: Path, outputs: Path, is_new: bool) -> Callable[[], None] | None
         except Exception as error:
             logger.warning("%s are not complete: %s", FILES, error)
         return None
-    wait = partial(_wait, pid)
-    atexit.register(wait)
-    return wait
+    return partial(_wait, pid)
 
 
 def _remove_old(folder: Path) -> None:
@@ -158,17 +159,24 @@ def _wait(pid: int) -> None:
         logger.warning("%s are not complete: their process %s.", FILES, describe_end(code))
 
 
-def _write(folder: Path, outputs: Path, files: Mapping[str, str]) -> None:
+def _write(
+    folder: Path, outputs: Path, files: Mapping[str, str], is_ours: Callable[[], bool]
+) -> None:
     # The run's own files are more important, and it reports a full disk itself.
     with suppress(OSError):
-        for number, other in enumerate(other_repositories(outside_snapshot(files.values())), 1):
-            repository = REPOSITORY.encode() + os.fsencode(other) + b"\n"
-            replace_file(
-                folder / OTHERS.replace("*", str(number)),
-                repository + code_diff(other, outputs, files),
-            )
-        replace_file(folder / CODE, _own_diff(outputs, files))
-        replace_file(folder / ENVIRONMENT, environment().encode())
+        for name, content in _contents(outputs, files):
+            if not is_ours():
+                return
+            replace_file(folder / name, content)
+
+
+def _contents(outputs: Path, files: Mapping[str, str]) -> Iterator[tuple[str, bytes]]:
+    """Yield each file's name and content; `environment.txt` is the last."""
+    for number, other in enumerate(other_repositories(outside_snapshot(files.values())), 1):
+        repository = REPOSITORY.encode() + os.fsencode(other) + b"\n"
+        yield OTHERS.replace("*", str(number)), repository + code_diff(other, outputs, files)
+    yield CODE, _own_diff(outputs, files)
+    yield ENVIRONMENT, environment().encode()
 
 
 def _own_diff(outputs: Path, files: Mapping[str, str]) -> bytes:

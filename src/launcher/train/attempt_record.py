@@ -81,6 +81,7 @@ class AttemptLog:
         self.code: Mapping[str, Any] | None = None
         self.machine: str | None = None
         self.data_files: str | None = None
+        self._await_files: Callable[[], None] | None = None
         self._writing, self._has_ended = threading.Lock(), False
 
     # ------------------------------------------------------------------------------------ its begin
@@ -120,7 +121,10 @@ class AttemptLog:
         setup_logging(self.folder.log_path(self.ranks.rank), self.ranks.rank)
         if self.ranks.is_main:
             is_new = self.trainer is None or self.trainer.step == 0
-            reproduction.keep(self.folder.path, Path(self.config.outputs), is_new)
+            assert self.lock is not None
+            self._await_files = reproduction.keep(
+                self.folder.path, Path(self.config.outputs), is_new, self.lock.is_held
+            )
             self._report_nearest()
             self.on_begin()
 
@@ -185,6 +189,8 @@ class AttemptLog:
                     self._record_failure(error)
                     raise
         finally:
+            if self._await_files is not None:
+                self._await_files()
             if self.lock is not None:
                 self.lock.release()
 

@@ -29,6 +29,18 @@ def test_a_slurm_step_of_several_tasks_is_joined():
     assert other["MASTER_PORT"] == env["MASTER_PORT"]
 
 
+@pytest.mark.parametrize(
+    ("tasks", "node", "count"),
+    [
+        *(("4(x2)", "1", "4"), ("8", "0", "8"), ("2(x3),1,12(x2)", "3", "1")),
+        *(("2(x3),1,12(x2)", "5", "12"), ("4", "1", None), ("", "0", None)),
+    ],
+)
+def test_each_task_knows_how_many_its_node_has(tasks, node, count):
+    env = joined(SLURM_STEP_TASKS_PER_NODE=tasks, SLURM_NODEID=node)
+    assert env.get("LOCAL_WORLD_SIZE") == count
+
+
 def test_steps_with_the_same_ids_meet_on_different_ports():
     """The steps belong to two clusters on one host, or to two launches of a job."""
     first, second = (joined(SLURM_SRUN_COMM_PORT=port) for port in ("33017", "35051"))

@@ -10,6 +10,8 @@ import pytest
 
 from launcher.process import signals
 from launcher.rundir import reproduction
+from launcher.rundir.folder import RunFolder
+from launcher.rundir.lock import RunLock
 from launcher.rundir.reproduction import CODE, ENVIRONMENT, code_diff, environment, keep, parse_code
 from support.git import commit, git
 
@@ -128,11 +130,11 @@ def folder(tmp_path, monkeypatch):
 
 
 def test_files_of_the_first_start_are_kept(folder, tmp_path):
-    assert keep(folder, tmp_path, is_new=False) is None
+    assert keep(folder, tmp_path, is_new=False, is_ours=lambda: True) is None
     assert (folder / CODE).read_text() == "of other code"
     # A thread of another test may end meanwhile.
     threads = set(threading.enumerate())
-    wait = keep(folder, tmp_path, is_new=True)
+    wait = keep(folder, tmp_path, is_new=True, is_ours=lambda: True)
     # Data workers are forked meanwhile.
     assert wait is not None and not set(threading.enumerate()) - threads
     wait()
@@ -144,12 +146,23 @@ def test_files_of_the_first_start_are_kept(folder, tmp_path):
     assert text == (folder / ENVIRONMENT).read_text() and not (folder / CODE).read_bytes()
 
 
+def test_a_run_that_another_attempt_has_taken_over_gets_no_file(folder, tmp_path):
+    """The process outlives a killed run, and the next attempt may be on it already."""
+    lock = RunLock(RunFolder(folder))
+    lock.acquire()
+    keep(folder, tmp_path, is_new=True, is_ours=lambda: False)()
+    assert os.listdir(folder) == ["run.lock"]
+    keep(folder, tmp_path, is_new=True, is_ours=lock.is_held)()
+    assert {CODE, ENVIRONMENT} < {*os.listdir(folder)}
+    lock.release()
+
+
 def test_without_a_child_training_waits_for_the_files(folder, tmp_path, monkeypatch, caplog):
     monkeypatch.setattr(reproduction, "_fork", lambda: None)
-    assert keep(folder, tmp_path, is_new=True) is None
+    assert keep(folder, tmp_path, is_new=True, is_ours=lambda: True) is None
     assert (folder / ENVIRONMENT).read_text() == environment()
     monkeypatch.setattr(reproduction, "_write", lambda *arguments: _fail())
-    assert keep(folder, tmp_path, is_new=True) is None
+    assert keep(folder, tmp_path, is_new=True, is_ours=lambda: True) is None
     assert "code.diff and environment.txt are not complete: a distribution without" in caplog.text
 
 
@@ -175,7 +188,7 @@ def test_files_that_are_not_complete_are_reported(
     monkeypatch.setattr(reproduction, "_write", lambda *arguments: work())
     monkeypatch.setattr(reproduction, "WAIT", limit)
     monkeypatch.setattr(os, "fork", lambda fork=os.fork: forked.append(fork()) or forked[-1])
-    wait = keep(folder, tmp_path, is_new=True)
+    wait = keep(folder, tmp_path, is_new=True, is_ours=lambda: True)
     try:
         wait()
         wait()
@@ -187,18 +200,18 @@ def test_files_that_are_not_complete_are_reported(
             os.waitpid(forked[0], 0)
     monkeypatch.undo()
     monkeypatch.chdir(tmp_path)
-    keep(folder, tmp_path, is_new=False)()
+    keep(folder, tmp_path, is_new=False, is_ours=lambda: True)()
     assert (folder / ENVIRONMENT).exists()
 
 
 def test_a_signal_to_the_group_leaves_the_files_complete(folder, tmp_path, monkeypatch):
-    def signalled(folder, outputs, files):
+    def signalled(folder, *arguments):
         for signum in signals.HANDLED:
             os.kill(os.getpid(), signum)
         (folder / ENVIRONMENT).write_text("complete")
 
     monkeypatch.setattr(reproduction, "_write", signalled)
-    keep(folder, tmp_path, is_new=True)()
+    keep(folder, tmp_path, is_new=True, is_ours=lambda: True)()
     assert (folder / ENVIRONMENT).read_text() == "complete"
 
 
@@ -206,12 +219,12 @@ def test_the_child_has_none_of_the_descriptors_of_training(folder, tmp_path, mon
     """A socket of a rank that was killed closes, so that the other ranks do not wait for it."""
     readable, writable = os.pipe()
 
-    def look(folder, outputs, files):
+    def look(folder, *arguments):
         names = os.listdir("/proc/self/fd")
         (folder / ENVIRONMENT).write_text(" ".join(sorted(names, key=int)))
 
     monkeypatch.setattr(reproduction, "_write", look)
-    keep(folder, tmp_path, is_new=True)()
+    keep(folder, tmp_path, is_new=True, is_ours=lambda: True)()
     os.close(readable)
     os.close(writable)
     # The last is of the folder that was listed.

@@ -62,7 +62,7 @@ def test_a_run_of_a_snapshot_records_the_code_of_the_snapshot(repository, tmp_pa
     monkeypatch.setenv("LAUNCHER_SNAPSHOT", str(folder / "snapshot.json"))
     monkeypatch.syspath_prepend(str(folder / "code" / "src"))
     assert own_state() == {"commit": head, "dirty": True}
-    wait = keep(run := folder_in(tmp_path, "run"), tmp_path / "outputs", is_new=True)
+    wait = keep(run := folder_in(tmp_path, "run"), tmp_path / "outputs", True, lambda: True)
     assert wait is not None
     wait()
     code = parse_code((run / "code.diff").read_bytes())
