@@ -260,6 +260,7 @@ def test_a_thread_that_still_works_does_not_put_a_released_lock_back(folder):
                 while not is_over.is_set():
                     lock.check()
                     has_begun.set()
+                lock.check()  # the lock is released
             except LockLost as lost:
                 ends.append(str(lost))
 
