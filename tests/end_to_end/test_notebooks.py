@@ -7,6 +7,7 @@ import os
 import re
 import signal
 import sys
+from itertools import product
 from shlex import split
 
 import hydra
@@ -67,6 +68,19 @@ def test_runs_of_a_program(tmp_path, monkeypatch):
 
 def locks(folder):
     return [path.name for path in folder.iterdir() if "run.lock" in path.name]
+
+
+def test_the_jobs_of_a_process_are_those_of_processes_of_their_own(tmp_path):
+    """No job finds what another has set, nor misses what an import has done once."""
+    words = [*RUN[1:], "model=mlp", "model._target_=support.setting.Setting"]
+    swept = ("trainer.deterministic=true,false", "+model.is_double=true,false")
+    launch(tmp_path / "sweep", "-m", *words, *swept, code=0)
+    for deterministic, is_double in product(("true", "false"), repeat=2):
+        own = (f"trainer.deterministic={deterministic}", f"+model.is_double={is_double}")
+        launch(tmp_path / "alone", *words, *own, code=0)
+    runs = {path.name: metrics_of(path) for path in tmp_path.glob("alone/*/*")}
+    assert len(runs) == 4 == len({str(lines) for lines in runs.values()})
+    assert {path.name: metrics_of(path) for path in tmp_path.glob("sweep/*/*")} == runs
 
 
 MISTAKES = {
