@@ -18,7 +18,7 @@ from hydra.core.global_hydra import GlobalHydra
 from packaging.version import Version
 
 import launcher
-from support import python
+from support import nested, python
 from support.git import commit
 from support.paths import ROOT
 from support.runner import launch, metrics_of, stop_at
@@ -81,6 +81,20 @@ def test_the_jobs_of_a_process_are_those_of_processes_of_their_own(tmp_path):
     runs = {path.name: metrics_of(path) for path in tmp_path.glob("alone/*/*")}
     assert len(runs) == 4 == len({str(lines) for lines in runs.values()})
     assert {path.name: metrics_of(path) for path in tmp_path.glob("sweep/*/*")} == runs
+
+
+def test_a_process_trains_one_run_at_a_time(tmp_path, monkeypatch):
+    """Two would draw from the same generators, and no error would show it."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(nested, "errors", errors := [])
+    hook = ("+hooks.nested._target_=launcher.FunctionHook",)
+    hook += ("+hooks.nested.on_before_step=support.nested.train_other", "hooks.evaluation=null")
+    run = launcher.compose(*RUN, "trainer.max_steps=1", *hook)
+    run.train()
+    assert ["trains another run" in error for error in errors] == [True, True, False]
+    assert run.state == "completed" and errors[-1] == "0"
+    assert launcher.compose(*nested.OTHER).state == "completed"
+    nested.train()
 
 
 MISTAKES = {
