@@ -6,6 +6,7 @@ restored once it has ended.
 """
 
 import logging
+import os
 import signal
 import sys
 import threading
@@ -39,6 +40,8 @@ if TYPE_CHECKING:
     from torch import nn
 
 SLURM = "dispatch=slurm"
+_busy: dict[int, object] = {}
+"""A mark of the command that trains, by process: a forked child may train too."""
 
 
 class Run:
@@ -282,7 +285,26 @@ def _as_command() -> Iterator[None]:
 
     Signals stop the run, SIGINT as KeyboardInterrupt. Afterwards the previous handlers are
     restored.
+
+    Raises:
+        ConfigError: this process trains already, in another thread or further up the stack. Both
+            would draw from the same generators.
     """
+    mark = object()
+    if _busy.setdefault(os.getpid(), mark) is not mark:
+        raise ConfigError(
+            "train(): this process trains another run; wait until it has ended, or train both as"
+            " jobs of a launcher.sweep."
+        )
+    try:
+        with _command_of_its_own():
+            yield
+    finally:
+        del _busy[os.getpid()]
+
+
+@contextmanager
+def _command_of_its_own() -> Iterator[None]:
     forget_changed_sources()
     is_interruptible = threading.current_thread() is threading.main_thread()
     if is_interruptible:

@@ -7,6 +7,7 @@ import os
 import re
 import signal
 import sys
+from itertools import product
 from shlex import split
 
 import hydra
@@ -17,7 +18,7 @@ from hydra.core.global_hydra import GlobalHydra
 from packaging.version import Version
 
 import launcher
-from support import python
+from support import nested, python
 from support.git import commit
 from support.paths import ROOT
 from support.runner import launch, metrics_of, stop_at
@@ -67,6 +68,33 @@ def test_runs_of_a_program(tmp_path, monkeypatch):
 
 def locks(folder):
     return [path.name for path in folder.iterdir() if "run.lock" in path.name]
+
+
+def test_the_jobs_of_a_process_are_those_of_processes_of_their_own(tmp_path):
+    """No job finds what another has set, nor misses what an import has done once."""
+    words = [*RUN[1:], "model=mlp", "model._target_=support.setting.Setting"]
+    swept = ("trainer.deterministic=true,false", "+model.is_double=true,false")
+    launch(tmp_path / "sweep", "-m", *words, *swept, code=0)
+    for deterministic, is_double in product(("true", "false"), repeat=2):
+        own = (f"trainer.deterministic={deterministic}", f"+model.is_double={is_double}")
+        launch(tmp_path / "alone", *words, *own, code=0)
+    runs = {path.name: metrics_of(path) for path in tmp_path.glob("alone/*/*")}
+    assert len(runs) == 4 == len({str(lines) for lines in runs.values()})
+    assert {path.name: metrics_of(path) for path in tmp_path.glob("sweep/*/*")} == runs
+
+
+def test_a_process_trains_one_run_at_a_time(tmp_path, monkeypatch):
+    """Two would draw from the same generators, and no error would show it."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(nested, "errors", errors := [])
+    hook = ("+hooks.nested._target_=launcher.FunctionHook",)
+    hook += ("+hooks.nested.on_before_step=support.nested.train_other", "hooks.evaluation=null")
+    run = launcher.compose(*RUN, "trainer.max_steps=1", *hook)
+    run.train()
+    assert ["trains another run" in error for error in errors] == [True, True, False]
+    assert run.state == "completed" and errors[-1] == "0"
+    assert launcher.compose(*nested.OTHER).state == "completed"
+    nested.train()
 
 
 MISTAKES = {

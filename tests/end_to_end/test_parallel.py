@@ -88,8 +88,8 @@ class Net(nn.Linear):
     def __init__(self, end: str = "trains"):
         super().__init__(64, 10)
         print("the model is built in job", os.environ["NUMBER"], flush=True)
-        if end == "dies":
-            os._exit(7)
+        if end != "trains":
+            os._exit(int(end))
 
     def forward(self, batch):
         return nn.functional.cross_entropy(super().forward(batch[0]), batch[1]), {}
@@ -101,12 +101,16 @@ def test_what_a_job_prints_is_in_its_run_or_on_the_terminal(tmp_path):
     (tmp_path / "conf" / "model").mkdir(parents=True)
     option = "_target_: printing_package.Net\nend: trains\n"
     (tmp_path / "conf" / "model" / "prints.yaml").write_text(option)
-    words = ("model=prints", "model.end=trains,dies", "trainer.max_steps=2", "dispatch.parallel=2")
+    ends = "model.end=trains,'7','0'"
+    words = ("model=prints", ends, "trainer.max_steps=2", "dispatch.parallel=2")
     number = "+hydra.job.env_set.NUMBER=${hydra:job.num}"
     code, output = run(sweep(tmp_path / "outputs", *words, number), tmp_path)
     assert code == 1, output
     (log,) = tmp_path.glob("outputs/*/*/logs/output.log")
     printed = ["the module is imported", "the model is built in job"]
     assert {printed[0], f"{printed[1]} 0"} <= {*log.read_text().splitlines()}
-    # The run of the other job has no folder yet, so the terminal has it.
+    # The runs of the other jobs have no folder yet, so the terminal has it.
     assert {printed[0], f"{printed[1]} 1"} <= {*output.splitlines()}
+    # A process that ends with 0 has not trained for that.
+    assert "2 of 3 jobs failed:" in output
+    assert "ended with exit code 0 in the middle of the run (os._exit?)" in output

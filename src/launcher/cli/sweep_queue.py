@@ -22,7 +22,7 @@ from launcher.dispatch.queue import run_queue
 from launcher.dispatch.start import start_run
 from launcher.errors import REJECTED, TrainingError
 from launcher.process import deadline, signals
-from launcher.process.child import last_lines
+from launcher.process.child import describe_end, last_lines
 from launcher.rundir.folder import step_name
 from launcher.rundir.provenance import slurm_job_id
 from launcher.runs.format import number as short
@@ -58,8 +58,11 @@ class Processes(Pool):
         return super().reap()
 
     def result(self, job: Job, number: int, code: int) -> JobResult:
-        if code == 0:
+        if code == 0 and self.has_returned(number):
             return JobResult(self.value(number))
+        if code == 0:
+            end = f"{describe_end(code)} in the middle of the run (os._exit?)"
+            return JobResult(error=ChildProcessError(end))
         stored = StoredRun.read(job.config.folder.path)
         recorded = stored.failure if stored.recorded_state == "failed" else None
         error: BaseException = SystemExit(code)

@@ -7,7 +7,7 @@ from somebody else is checked before (see `launcher.config.trust`).
 """
 
 import logging
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, nullcontext, suppress
 from pkgutil import resolve_name
 from typing import Any
 
@@ -17,7 +17,7 @@ from hydra.utils import instantiate as hydra_instantiate
 from omegaconf import OmegaConf
 
 from launcher.config.secrets import escape
-from launcher.config.tree import Node, map_leaves, nest, without
+from launcher.config.tree import Node, map_leaves, nest, walk, without
 from launcher.config.typed_arguments import with_types
 
 logger = logging.getLogger(__name__)
@@ -89,3 +89,16 @@ def target_object(target: str) -> Any:
         ImportError, ValueError: there is none.
     """
     return get_object(target)
+
+
+def import_targets(tree: Node) -> None:
+    """Import the modules of all classes that a configuration names, where that is possible.
+
+    A module is imported once in a process. So what it draws, seeds or sets when it is imported must
+    come before all that a run seeds and sets, or a later run in the process would differ.
+    """
+    for path, value in walk(tree, lists=True):
+        if path.rpartition(".")[2] == "_target_" and isinstance(value, str):
+            # Whatever builds the class reports the error.
+            with suppress(Exception, SystemExit):
+                resolve_name(value)

@@ -1,5 +1,6 @@
 """dispatch=local, which runs on this machine, now."""
 
+import os
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -18,6 +19,7 @@ from launcher.dispatch.run_job import execute_job
 from launcher.dispatch.spawner import JOB, Rank, Spawner
 from launcher.errors import ConfigError
 from launcher.process import signals
+from launcher.process.byte_sizes import size
 from launcher.process.child import describe_end, last_lines
 from launcher.process.gpus import count_gpus
 from launcher.run_advice import is_done
@@ -28,6 +30,8 @@ from launcher.rundir.record import RunRecord
 from launcher.types import PositiveInt, Seconds
 
 LAST_LINES = 30
+ROOM = 1_000_000
+"""Bytes that a temporary folder must have for the configurations, reports and output."""
 CLASSES = ("job._target_", "strategy._target_", "model._target_")
 
 
@@ -135,7 +139,20 @@ def private_folder() -> Iterator[Path]:
             " another folder."
         ) from error
     with temporary as name:
+        _check_room(name)
         yield Path(name)
+
+
+def _check_room(folder: str) -> None:
+    """Check that the files of the processes can be written, so that no run fails by them."""
+    room = os.statvfs(folder)
+    left = room.f_bavail * room.f_frsize
+    # The size is 0 on file systems that do not say it.
+    if room.f_blocks and left < ROOM:
+        raise ConfigError(
+            f"TMPDIR={tempfile.gettempdir()}: has only {size(left)} left; set TMPDIR to another"
+            " folder, or remove files there."
+        )
 
 
 def _fail(run: RunFolder, cause: Rank, ranks: list[Rank], folder: Path) -> None:

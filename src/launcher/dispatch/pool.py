@@ -87,6 +87,10 @@ class Pool:
         except (OSError, ValueError):
             return None
 
+    def has_returned(self, number: int) -> bool:
+        """Return whether a job has come to its end, which an exit code of 0 does not tell."""
+        return self._file(number, "jobs", "json").exists()
+
     def why(self, number: int, code: int) -> str:
         """Explain a rejected (2) or failed job by its last line, if its run has no reason."""
         lines = [line for line in last_lines(self.log(number), 20) if line.strip()]

@@ -8,7 +8,7 @@ from itertools import takewhile
 from pathlib import Path
 
 from launcher.checkpoint.read_ahead import read_ahead
-from launcher.config.construct import construct, instantiate
+from launcher.config.construct import construct, import_targets, instantiate
 from launcher.config.run_config import RunConfig
 from launcher.config.tree import flat
 from launcher.dispatch import forced_exit
@@ -70,10 +70,13 @@ def execute_job(config: RunConfig) -> object:
     # Modules from here on import torch.
     with read_ahead(config.folder) if config.trains else nullcontext():
         importlib.import_module("launcher.train.build")
+        if config.trains:
+            import_targets(config.plain)
     from launcher.process import ranks
+    from launcher.process.torch_settings import restoring_settings
 
     forced_exit.arm(config.plain["dispatch"])
-    with exits_are_errors():
+    with restoring_settings(), exits_are_errors():
         value = instantiate(config.plain["job"]).run(config)
     ranks.wait_for_readers()
     return value
