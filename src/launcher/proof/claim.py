@@ -3,6 +3,7 @@
 import argparse
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -38,8 +39,10 @@ from launcher.rundir.folder import checkpoint_steps, step_name
 from launcher.rundir.history import read_rows
 from launcher.rundir.lock_holder import is_held
 from launcher.rundir.provenance import MACHINE
+from launcher.rundir.record_format import AttemptData
 from launcher.rundir.reproduction import CODE, OTHERS, parse_code
 from launcher.rundir.run_on_disk import RunOnDisk
+from launcher.rundir.training_history import changes_of_code, kept_attempts, step_before
 from launcher.runs.filters import number
 from launcher.runs.find_runs import RUN_HELP, find_run
 from launcher.runs.format import seconds_of
@@ -157,10 +160,28 @@ def why_not(run: RunOnDisk, ignored: Sequence[str], checkpoint: Path) -> str | N
         return "its id is not the one of its identity (run.id=... names it)"
     if changed := describe_courses(run.record, ignored):
         return f"its identity does not tell what trained its steps ({changed})"
+    if reason := why_not_alike(kept_attempts(run.attempts), get(run.identity, "trainer.lanes")):
+        return reason
     device = str(load_yaml(checkpoint / MACHINE).get("device"))
     if device != "cpu" and not get(run.identity, "trainer.deterministic"):
         return f"it was trained on {device} without trainer.deterministic=true"
     return why_not_data(run.identity) or why_not_code(run, checkpoint)
+
+
+def why_not_alike(attempts: Sequence[AttemptData], lanes: int | None) -> str | None:
+    """Return how attempts differ of which a claim has one code, machine and layout, or None."""
+    layouts = [(each.get("world_size"), each.get("micro_batch_size")) for each in attempts]
+    for attempt, layout in zip(attempts, layouts, strict=True):
+        steps = f"its steps after {step_before(attempt)} were trained"
+        if changes := changes_of_code(attempt):
+            return f"{steps} after a change ({'; '.join(changes).rstrip('.')})"
+        if lanes is None and layout != layouts[0]:
+            ranks, size = layout
+            return (
+                f"{steps} on {plural(ranks or 1, 'rank')} with {size} samples a pass, and earlier"
+                " ones otherwise, which differs by rounding without trainer.lanes"
+            )
+    return None
 
 
 def why_not_data(identity: Mapping[str, Any]) -> str | None:
@@ -194,12 +215,20 @@ def why_not_code(run: RunOnDisk, checkpoint: Path) -> str | None:
 def code_of(run: RunOnDisk, checkpoint: Path) -> dict[str, Any]:
     sources, folder = read_sources(checkpoint), run.folder.path
     files = [folder / CODE, *sorted(folder.glob(OTHERS))]
-    code: dict[str, Any] = {"commit": (run.record.get("git") or {}).get("commit")}
+    code: dict[str, Any] = {"commit": commit_of(run)}
     code["diffs"] = {file.name: digest_file(file) for file in files if file.is_file()}
     if len(sources) <= MAX_LISTED:
         return code | {"sources": sources}
     lines = [f"{name} {digest}" for name, digest in sources.items()]
     return code | {"count": len(sources), "sha256": digest_lines(lines)}
+
+
+def commit_of(run: RunOnDisk) -> str | None:
+    """Return the commit to which a run's code.diff applies, which a later attempt may not have."""
+    with suppress(OSError):
+        if commit := parse_code(read_file(run.folder.path / CODE)).commit:
+            return commit
+    return (run.record.get("git") or {}).get("commit")
 
 
 def metric_of(run: RunOnDisk, name: str | None, step: int) -> dict[str, Any] | None:

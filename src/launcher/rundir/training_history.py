@@ -60,6 +60,37 @@ def has_trained(attempt: AttemptData) -> bool:
     return attempt.get("end_step") != attempt.get("start_step")
 
 
+def kept_attempts(attempts: Sequence[AttemptData]) -> list[AttemptData]:
+    """Return the attempts with steps that no later attempt has trained again."""
+    kept = list[AttemptData]()
+    for attempt in attempts:
+        if has_trained(attempt):
+            kept = [*(each for each in kept if step_before(each) < step_before(attempt)), attempt]
+    return kept
+
+
+def step_before(attempt: AttemptData) -> int:
+    """Return the step that an attempt started from."""
+    return attempt.get("start_step") or 0
+
+
+def changes_of(attempt: AttemptData) -> list[str]:
+    """Return what has changed since the checkpoint before, but for the configuration."""
+    return (attempt.get("trained") or {}).get("changes") or []
+
+
+def changes_of_code(attempt: AttemptData) -> list[str]:
+    """Return the changes without the commit, since another commit may have the same code."""
+    return [change for change in changes_of(attempt) if not change.startswith("git.")]
+
+
+def describe_changes(attempts: Sequence[AttemptData]) -> str:
+    """Format the changes between the steps of a run, but for its configuration, or return ""."""
+    kept = kept_attempts(attempts)
+    texts = [(step_before(attempt), "; ".join(changes_of(attempt))) for attempt in kept]
+    return "; ".join(f"after step {step}: {text}" for step, text in texts if text)
+
+
 def forget_settings(attempts: Iterable[AttemptData]) -> None:
     """Drop what a listing of thousands of runs does not need."""
     for attempt in attempts:

@@ -2,6 +2,7 @@
 tests/end_to_end/test_claim.py makes and checks some."""
 
 import json
+import re
 import shutil
 from collections import Counter
 from itertools import pairwise
@@ -13,9 +14,11 @@ from launcher.process.device import cpu_kernels
 from launcher.proof.check_claim import ranks_for
 from launcher.proof.claim import (
     check_paths,
+    commit_of,
     fit,
     sweeps_of,
     unstored_of,
+    why_not_alike,
     why_not_code,
     why_not_data,
 )
@@ -234,6 +237,38 @@ def test_a_run_of_unknown_code_cannot_be_claimed(tmp_path, git, diff, expected):
         (tmp_path / "code.diff").write_text(diff)
     reason = why_not_code(RunOnDisk(str(tmp_path), {"git": git}), tmp_path)
     assert (reason or "") == "" if expected is None else expected in str(reason)
+
+
+def attempt(start, ranks=1, size=8, changes=()):
+    trained = {"changes": [*changes]}
+    layout = {"world_size": ranks, "micro_batch_size": size}
+    return {"start_step": start, "end_step": start + 5, "trained": trained, **layout}
+
+
+@pytest.mark.parametrize(
+    ("attempts", "lanes", "expected"),
+    [
+        ([attempt(0), attempt(5)], None, None),
+        ([attempt(0), attempt(5, changes=["git.commit: a -> b"])], None, None),
+        ([attempt(0), attempt(5, changes=["a.py: was edited."])], 2, "after 5 .*a.py: was edited"),
+        ([attempt(0), attempt(5, changes=["versions.torch: 2 -> 3"])], None, "after 5 .*torch"),
+        ([attempt(0), attempt(5, changes=["processor: A -> B"])], None, "after 5 .*processor"),
+        ([attempt(0, changes=["a.py: is new."])], None, "after 0 .*is new"),
+        ([attempt(0), attempt(5, ranks=2, size=4)], None, "after 5 .* on 2 ranks with 4 samples"),
+        ([attempt(0), attempt(5, size=4)], None, "1 rank with 4 samples a pass"),
+        ([attempt(0), attempt(5, ranks=2, size=4)], 2, None),
+    ],
+)
+def test_steps_that_were_not_trained_alike_cannot_be_claimed(attempts, lanes, expected):
+    reason = why_not_alike(attempts, lanes)
+    assert reason is None if expected is None else re.search(expected, str(reason))
+
+
+def test_the_commit_of_a_claim_is_the_one_that_its_diff_applies_to(tmp_path):
+    run = RunOnDisk(str(tmp_path), {"git": {"commit": "b" * 40}})
+    assert commit_of(run) == "b" * 40
+    (tmp_path / "code.diff").write_text(f"# commit: {'a' * 40}\n")
+    assert commit_of(run) == "a" * 40
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from launcher.config.messages import to_override_text
 from launcher.config.schema.run_length import with_steps
 from launcher.config.tree import get
 from launcher.rundir.record_format import RecordData
-from launcher.rundir.training_history import Settings, has_trained, settings_of
+from launcher.rundir.training_history import Settings, kept_attempts, settings_of, step_before
 
 Course = list[tuple[int, object]]
 """Values of a key, each with the step before its first one."""
@@ -38,12 +38,10 @@ def courses(record: RecordData, ignored: Collection[str]) -> dict[str, Course]:
 def _stretches(record: RecordData) -> Iterator[tuple[int, Settings]]:
     """Yield the settings of the attempts whose steps are kept, with the step before the first."""
     attempts = record.get("attempts", [])
-    kept = list[tuple[int, Settings]]()
+    kept = kept_attempts(attempts)
     for attempt, settings in zip(attempts, settings_of(attempts), strict=True):
-        start = attempt.get("start_step") or 0
-        if settings is not None and has_trained(attempt):
-            kept = [*(each for each in kept if each[0] < start), (start, settings)]
-    return iter(kept)
+        if settings is not None and any(attempt is each for each in kept):
+            yield step_before(attempt), settings
 
 
 def changes_between(

@@ -12,6 +12,7 @@ from launcher.errors import ConfigError
 from launcher.process.argument_parser import Parser
 from launcher.process.text_table import TextTable
 from launcher.rundir.history import as_number
+from launcher.rundir.training_history import describe_changes
 from launcher.runs.find_runs import RUN_HELP, find_run
 from launcher.runs.format import number
 from launcher.runs.look.differences import counts, is_group, keys_without_effect
@@ -113,6 +114,7 @@ def code(runs: StoredRuns) -> Rows:
         {
             "commit": commit(run),
             **{name: str(version) for name, version in (run.record.get("versions") or {}).items()},
+            "changed": describe_changes(run.attempts) or "-",
             "strategy": str(run.record.get("strategy") or "-"),
             "ranks": str(run.record.get("world_size") or "-"),
         }

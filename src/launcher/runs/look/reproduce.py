@@ -15,6 +15,7 @@ from launcher.process.files import read_file
 from launcher.process.git import run_git
 from launcher.rundir.repositories import has_commit, top_of
 from launcher.rundir.reproduction import CODE, ENVIRONMENT, OTHERS, StoredCode, parse_code
+from launcher.rundir.training_history import changes_of_code, kept_attempts, step_before
 from launcher.runs.find_runs import RUN_HELP, find_run
 from launcher.runs.stored_run import StoredRun
 
@@ -40,7 +41,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Print the commands of a shell, and comments that say what is missing; return 1 if any is."""
     stored = find_run(arguments.run, arguments.outputs)
     target = Path(os.path.abspath(arguments.into or Path("reproduced") / stored.id))
-    lines = [*code_lines(stored, target), *package_lines(stored, target)]
+    lines = [*code_lines(stored, target), *package_lines(stored, target), *change_lines(stored)]
     print(f"# {stored.label}", *lines, sep="\n", flush=True)
     return int(any(line.startswith("# Missing") for line in lines))
 
@@ -69,6 +70,14 @@ def code_lines(run: StoredRun, target: Path) -> Iterator[str]:
         for name in sources:
             if not any(worktree.has(name) for worktree in worktrees):
                 yield f"# Missing: {name}, which trained the run and is in no stored repository."
+
+
+def change_lines(run: StoredRun) -> Iterator[str]:
+    """Yield a comment for each attempt that trained with other code than the first one."""
+    for attempt in kept_attempts(run.attempts):
+        if changes := changes_of_code(attempt):
+            what = "; ".join(changes)
+            yield f"# Missing: what trained the steps after {step_before(attempt)} ({what})"
 
 
 @dataclass(frozen=True)

@@ -14,6 +14,7 @@ from launcher.process.argument_parser import Parser
 from launcher.process.plural import plural
 from launcher.process.text_table import TextTable, headings_that_fit, terminal_width
 from launcher.rundir.record_format import AttemptData, RecordData
+from launcher.rundir.training_history import describe_changes
 from launcher.rundir.user_note import UserNote
 from launcher.runs.act.repeat_command import select_runs
 from launcher.runs.find_runs import RUN_HELP
@@ -106,6 +107,7 @@ def facts(run: StoredRun) -> dict[str, str]:
         "forked from": fork_source(record),
         "shares": shares(record),
         "trained with": describe_courses(run.record, run.identity_exclude),
+        "changed": describe_changes(run.attempts),
         "lost by a resume": lost_by_a_resume(record),
         "loss": number(record.get("loss")),
         "best": best(record),

@@ -62,6 +62,19 @@ def test_configuration_code_and_results(runs, make_pair, change):
     assert "optimizer.lr   0.1           0.2" in output and "machine: the same" in output
 
 
+def test_code_that_has_changed_while_a_run_trained(runs, make_pair, change):
+    _, second = make_pair()
+    (attempt,) = json.loads(second.record_path.read_text())["attempts"]
+    later = {"start_step": 4, "end_step": 7, "trained": {"changes": ["a.py: was edited."]}}
+    change(second, attempts=[attempt, attempt | later])
+    changed = ["-", "after step 4: a.py: was edited."]
+    assert json.loads(runs(*PAIR, "--json")[1])["code"] == {"changed": changed}
+    shown = runs("show", PAIR[2])[1].splitlines()
+    assert [line.split(maxsplit=1)[1] for line in shown if line.startswith("changed")] == changed[
+        1:
+    ]
+
+
 @pytest.mark.parametrize(
     ("first", "second", "expected"),
     [

@@ -3,6 +3,7 @@ tests/end_to_end/test_reproduce.py runs the commands."""
 
 import pytest
 
+from launcher.rundir.record_format import read_record
 from launcher.rundir.reproduction import CODE, ENVIRONMENT
 from support import git
 
@@ -38,6 +39,20 @@ def test_the_commands_have_absolute_quoted_paths(make_run, runs, tmp_path, commi
         " --torch-backend=cu128 -",
         "# Not from an index, so not installed: mine==1.0.",
     ]
+
+
+def test_steps_that_other_code_trained_are_named(make_run, runs, commit, change):
+    folder = make_run("mlp", "abcd1234")
+    (folder.path / CODE).write_text(f"# commit: {commit}\n")
+    (folder.path / ENVIRONMENT).write_text("numpy==2.1.0\n")
+    (attempt,) = read_record(folder.record_path)["attempts"]
+    for changes, told in ([], []), (["git.commit: a -> b"], []), (["a.py: was edited."], [4]):
+        second = attempt | {"start_step": 4, "end_step": 8, "trained": {"changes": changes}}
+        change(folder, attempts=[attempt, second])
+        code, output, _ = runs("reproduce", "abcd1234")
+        named = [f"# Missing: what trained the steps after {step} ({changes[0]})" for step in told]
+        assert [line for line in output.splitlines() if "Missing" in line] == named
+        assert code == len(told)
 
 
 @pytest.mark.parametrize(
