@@ -49,3 +49,22 @@ class Scheduled(Pair):
     """Declares no optimizer."""
 
     owns_optimizers = ("schedule",)
+
+
+class Summing(Pair):
+    """Makes an update from the gradients of every third step and of the two before."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("count", torch.zeros((), dtype=torch.long))
+
+    def forward(self, batch: tuple[Tensor, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
+        loss = self.losses(batch)
+        if self.training:
+            loss.backward()
+            self.count += 1
+            if self.count % 3 == 0:
+                self.first_optimizer.step()
+                self.second_optimizer.step()
+                self.zero_grad()
+        return loss.detach(), {}

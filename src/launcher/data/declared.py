@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from copy import deepcopy
 from functools import partial
+from itertools import islice
 from types import ModuleType
 from typing import Any
 
@@ -18,8 +19,8 @@ import torch
 from torch.utils.data import Dataset, IterableDataset, Sampler
 
 from launcher.errors import ConfigError
-from launcher.process.object_marks import Restored
-from launcher.process.object_walk import LEAVES, Place, reach
+from launcher.process.object_marks import MAX_OBJECTS, Restored
+from launcher.process.object_walk import LEAVES, Place, parts_of, reach
 from launcher.process.rng import get_generator_state, is_generator, set_generator_state
 
 logger = logging.getLogger("launcher")
@@ -293,6 +294,33 @@ def kept(owner: Any | None) -> Iterator[None]:
     finally:
         if owner is not None:
             owner.load_state_dict(state)
+
+
+class Rewound:
+    """Sets the random generators in a dataset to where they were when this was made.
+
+    At the end of the context they are where they were at its start, since training may use them.
+    """
+
+    def __init__(self, dataset: object):
+        places = islice(reach({"": dataset}, parts_of), MAX_OBJECTS)
+        self._generators = [place.value for place in places if is_generator(place.value)]
+        self._first = self._states()
+        self._others: list[object] = []
+
+    def _states(self) -> list[object]:
+        return [deepcopy(get_generator_state(value)) for value in self._generators]
+
+    def _set(self, states: Iterable[object]) -> None:
+        for generator, state in zip(self._generators, states, strict=True):
+            set_generator_state(generator, deepcopy(state))
+
+    def __enter__(self) -> None:
+        self._others = self._states()
+        self._set(self._first)
+
+    def __exit__(self, *exc: object) -> None:
+        self._set(self._others)
 
 
 class DataState:

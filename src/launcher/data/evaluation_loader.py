@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch.utils.data import default_collate
 
-from launcher.data.declared import is_stream, kept, state_owner
+from launcher.data.declared import Rewound, is_stream, kept, state_owner
 from launcher.data.fetch import CPU, Fetch, Request, load, size_of
 from launcher.data.iterable import Collate, EvaluationStream
 from launcher.data.sampler import mix
@@ -58,6 +58,7 @@ class EvaluationLoader:
         self.batch_samples = 0
         self._owner = state_owner(dataset, self.collate)
         self._at_start = None if self._owner is None else deepcopy(self._owner.state_dict())
+        self._rewound = Rewound(dataset)
         self.size = None if is_stream(dataset) else size_of(dataset, "validation")
         if self.size is not None:
             self.size = min(self.size, max_samples or self.size)
@@ -75,7 +76,7 @@ class EvaluationLoader:
     def __iter__(self) -> Iterator[Any]:
         batches = self._of_stream() if self.size is None else self._of_ranges(self.size)
         # Training may use the same collate function, and each pass gives the same batches.
-        with closing(batches), kept(self._owner):
+        with closing(batches), kept(self._owner), self._rewound:
             if self._owner is not None:
                 self._owner.load_state_dict(deepcopy(self._at_start))
             yield from batches

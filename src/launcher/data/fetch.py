@@ -12,6 +12,7 @@ import torch
 from launcher.data.declared import epoch_owners, pickle_state
 from launcher.data.iterable import Collate, length
 from launcher.data.sample_errors import collate_samples, while_reading
+from launcher.data.sampler import mix
 from launcher.data.transfer import pin_batches
 from launcher.data.workers import WorkerBatches
 from launcher.errors import ConfigError
@@ -37,11 +38,15 @@ class Fetch:
     Without seeds it comes from the dataset's `get_batch(indices)`, `__getitems__` or `__getitem__`.
     With seeds, samples are read one by one; the global generators are seeded before each, and
     restored at the end. `set_epoch` is called before the first sample of an epoch.
+
+    Args:
+        seed: seeds, with the epoch, what `set_epoch` draws. Default None: it is not seeded.
     """
 
-    def __init__(self, dataset: Any, collate: Collate):
+    def __init__(self, dataset: Any, collate: Collate, seed: int | None = None):
         self.dataset = dataset
         self.collate = collate
+        self.seed = seed
         self.get_batch = getattr(dataset, "get_batch", None)
         self.get_items = getattr(dataset, "__getitems__", None)
         self.epoch: int | None = None
@@ -65,8 +70,17 @@ class Fetch:
     def set_epoch(self, epoch: int) -> None:
         if epoch != self.epoch:
             self.epoch = epoch
-            for owner in self._epoch_owners:
-                owner.set_epoch(epoch)
+            # A resume calls it in the middle of an epoch, and each worker calls it.
+            if self.seed is None:
+                self._pass_epoch(epoch)
+            else:
+                call_isolated(lambda: self._pass_epoch(epoch, self.seed))
+
+    def _pass_epoch(self, epoch: int, seed: int | None = None) -> None:
+        if seed is not None:
+            seed_host(int(mix(seed, epoch)[0]))
+        for owner in self._epoch_owners:
+            owner.set_epoch(epoch)
 
     def _one_by_one(self, request: Request) -> object:
         indices, seeds, epochs = request

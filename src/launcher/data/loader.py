@@ -196,7 +196,7 @@ class ResumableLoader:
             )
             return load(stream, None, self.num_workers, self.device)
         # The fetch remembers the epoch that was passed to the dataset.
-        fetch = Fetch(self.dataset, self.collate)
+        fetch = Fetch(self.dataset, self.collate, self.seed if self.seed_samples else None)
         self._fetch = fetch
         requests = self._requests(self.order)
         if not self.keeps_state:

@@ -2,11 +2,13 @@
 
 from typing import Any
 
+import torch
 from torch import nn
 from torch.optim import Optimizer
 
 from launcher.config.messages import describe_type
 from launcher.errors import ConfigError, TrainingError
+from launcher.process.object_marks import Restored
 
 
 class OwnOptimizers(Optimizer):
@@ -52,11 +54,23 @@ class OwnOptimizers(Optimizer):
     def step(self) -> None:  # type: ignore[override]
         """Do nothing, since the forward pass has made the step."""
 
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """Leave the gradients to the module, which may sum them over several steps."""
+
     def state_dict(self) -> dict[str, Any]:
         return {
-            name: {"class": type(part).__name__, "state": part.state_dict()}
+            name: {
+                "class": type(part).__name__,
+                "state": part.state_dict(),
+                "gradients": [parameter.grad for parameter in _parameters(part)],
+            }
             for name, part in self._parts.items()
         }
+
+    def add_restored(self, restored: Restored) -> None:
+        """Add what `load_state_dict` restores, which is found below the model too."""
+        for part in self._parts.values():
+            restored.add_state(part, part.state_dict())
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         stored = {name: entry["class"] for name, entry in state.items()}
@@ -68,6 +82,14 @@ class OwnOptimizers(Optimizer):
             )
         for name, part in self._parts.items():
             part.load_state_dict(state[name]["state"])
+            parameters = _parameters(part)
+            for parameter, gradient in zip(parameters, state[name]["gradients"], strict=True):
+                parameter.grad = None if gradient is None else gradient.to(parameter.device)
+
+
+def _parameters(part: Any) -> list[torch.Tensor]:
+    groups = part.param_groups if isinstance(part, Optimizer) else []
+    return [parameter for group in groups for parameter in group["params"]]
 
 
 def _part(model: nn.Module, name: str) -> Any:
@@ -79,8 +101,7 @@ def _part(model: nn.Module, name: str) -> Any:
             f" {describe_type(part)}."
         )
     own = {id(parameter) for parameter in model.parameters()}
-    groups = part.param_groups if isinstance(part, Optimizer) else []
-    if any(id(parameter) not in own for group in groups for parameter in group["params"]):
+    if any(id(parameter) not in own for parameter in _parameters(part)):
         raise ConfigError(
             f"{where}, which has a parameter that is not the model's; make the optimizers after the"
             " parameters, in the constructor."

@@ -35,7 +35,13 @@ from launcher.process.object_walk import (
     parts_of,
     reach,
 )
-from launcher.process.rng import get_generator_state, is_generator
+from launcher.process.rng import (
+    Seeding,
+    get_generator_state,
+    has_only_drawn,
+    is_generator,
+    seeding,
+)
 
 logger = logging.getLogger(__name__)
 Clock = Callable[[], float]
@@ -59,6 +65,7 @@ class Mark(NamedTuple):
     """The value, if it is a number."""
     is_counter: bool = False
     """It is a generator, a count or an iterator, which changes as training advances."""
+    seeding: Seeding | None = None
 
 
 class Same:
@@ -86,7 +93,7 @@ def mark(value: Any, since: Times, restored: Restored) -> Mark | None:
         restored: knows the tensors in a container that a checkpoint has.
     """
     if is_generator(value):
-        return Mark(plain_values(value), is_counter=True)
+        return Mark(plain_values(value), is_counter=True, seeding=seeding(value))
     if isinstance(value, PLAIN):
         is_count = isinstance(value, int | np.integer) and not isinstance(value, bool)
         is_number = is_count or isinstance(value, float | np.floating)
@@ -303,6 +310,9 @@ class Looks:
                 described = described._replace(is_counter=True)
             elif epoch != self._epoch and restored.epochs.intersection(place.owners):
                 excused.add(place.path)
+            if self._has_only_drawn(place.path, described):
+                # `set_epoch` does not seed it.
+                excused.discard(place.path)
             now[place.path] = described
         new = self._compare(now, excused) if self.count else {}
         self._before = now
@@ -320,6 +330,13 @@ class Looks:
             logger.debug("%s was not looked at: %r", place.path, error)
             self.is_cut = True
             return None
+
+    def _has_only_drawn(self, path: str, now: Mark) -> bool:
+        """Return whether a value is a generator that was not seeded since the last look."""
+        before = self._before.get(path)
+        if before is None or before.seeding is None or now.seeding is None:
+            return False
+        return has_only_drawn(before.seeding, now.seeding)
 
     def _compare(self, now: dict[str, Mark], excused: set[str]) -> dict[str, str]:
         new: dict[str, str] = {}

@@ -2,7 +2,7 @@
 
 import random
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import torch
@@ -13,6 +13,8 @@ RngState = dict[str, Any]
 HostState = tuple[Any, Any, torch.Tensor]
 """The states of the generators on the CPU, of python, numpy and torch."""
 GENERATORS = (torch.Generator, random.Random, np.random.Generator, np.random.RandomState)
+MAX_TWISTS = 1_000
+"""Blocks of 624 draws after which a Mersenne twister is no longer followed: about 3 ms."""
 
 
 def seed_all(seed: int, rank: int = 0) -> None:
@@ -166,3 +168,40 @@ def set_generator_state(generator: Any, state: Any) -> None:
         generator.setstate((state[0], tuple(state[1]), state[2]))
     else:
         generator.set_state(state)
+
+
+class Seeding(NamedTuple):
+    """Shows at a later time whether a generator has been seeded since."""
+
+    generator: object
+    seed: int | None = None
+    words: np.ndarray | None = None
+    """The state of a Mersenne twister, which does not know its seed."""
+
+
+def seeding(generator: Any) -> Seeding:
+    if isinstance(generator, torch.Generator):
+        return Seeding(generator, generator.initial_seed())
+    state: Any = get_generator_state(generator)
+    if isinstance(generator, random.Random):
+        return Seeding(generator, words=np.array(state[1][:-1], np.uint32))
+    if isinstance(generator, np.random.RandomState) and isinstance(state, tuple):
+        return Seeding(generator, words=state[1])
+    # A `Generator` of NumPy has no method that seeds it again.
+    return Seeding(generator)
+
+
+def has_only_drawn(before: Seeding, now: Seeding) -> bool:
+    """Return whether a generator is the one before, and has drawn but was not seeded since."""
+    if before.generator is not now.generator or before.seed != now.seed:
+        return False
+    if before.words is None or now.words is None:
+        return True
+    twister = np.random.MT19937()
+    # After the last word of a block, the next draw computes a block.
+    twister.state = {"bit_generator": "MT19937", "state": {"key": before.words, "pos": 624}}
+    for _ in range(MAX_TWISTS):
+        if np.array_equal(twister.state["state"]["key"], now.words):
+            return True
+        twister.random_raw(624, output=False)
+    return False

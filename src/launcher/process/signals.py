@@ -50,8 +50,11 @@ class SignalExit(SystemExit):
         self.received_at = _state.received_at or time.monotonic()
 
 
-class Interrupted(Exception):
-    """Raised only inside `wait_for`, when a signal arrives."""
+class Interrupted(BaseException):
+    """Raised only inside `wait_for`, when a signal arrives.
+
+    It is not an `Exception`, since a dataset may replace samples whose reading raises one.
+    """
 
 
 @dataclass
@@ -170,7 +173,11 @@ def wait_for(next_batch: Callable[[], T]) -> T:
     try:
         if _state.received:
             raise Interrupted
-        return next_batch()
+        batch = next_batch()
+        if not _state.waiting:
+            # A dataset has caught the exception, and may have replaced the sample.
+            raise Interrupted
+        return batch
     finally:
         _state.waiting = False
 

@@ -99,7 +99,9 @@ def restored_by(
     elif hasattr(source, "state_dict") and hasattr(source, "load_state_dict"):
         restored.add_state(source, source.state_dict())
     restored.memory = {address(tensor) for tensor in tensors.values()} - {0}
-    if has_own_state_dict(trainer.optimizer):
+    if hasattr(trainer.optimizer, "add_restored"):
+        trainer.optimizer.add_restored(restored)
+    elif has_own_state_dict(trainer.optimizer):
         restored.add_state(trainer.optimizer, trainer.optimizer.state_dict())
     if trainer.lr_scheduler is not None:
         restored.add_state(trainer.lr_scheduler, trainer.lr_scheduler.state_dict())

@@ -2,6 +2,8 @@
 random augmentation is a function of (seed, epoch, sample)."""
 
 import random
+from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,7 +14,7 @@ from torch.utils.data import IterableDataset
 
 from launcher.data import EvaluationLoader, ResumableLoader, SampleOrder
 from launcher.errors import ConfigError
-from launcher.process.rng import seed_host
+from launcher.process.rng import get_generator_state, host_state, seed_host
 from support.batches import take
 
 SIZE = 11
@@ -202,3 +204,93 @@ def test_positions_beyond_32_bits():
     loader = ResumableLoader(Numbers(), seed=0, micro_batch_size=3, samples=SIZE * 10**12)
     assert flat(numbers(loader, 1)) == SampleOrder(SIZE, 0).permutation(10**12)[:3].tolist()
     assert type(loader.state_dict()["samples"]) is int
+
+
+DRAWS = {
+    "python": lambda: random.sample(range(6), 6),
+    "numpy": lambda: np.random.permutation(6).tolist(),
+    "torch": lambda: torch.randperm(6).tolist(),
+}
+
+
+class DrawnOrder:
+    """Its order is drawn from a global generator for each epoch."""
+
+    def __init__(self, name: str):
+        self.draw = DRAWS[name]
+        self.order = list(range(6))
+
+    def set_epoch(self, epoch: int) -> None:
+        self.order = self.draw()
+
+    def __len__(self) -> int:
+        return 6
+
+    def __getitem__(self, index: int) -> int:
+        return self.order[index]
+
+
+@pytest.mark.parametrize("num_workers", [0, 1])
+@pytest.mark.parametrize("name", DRAWS)
+def test_what_set_epoch_draws_follows_from_the_seed_and_the_epoch(name, num_workers):
+    def read(samples: int, count: int, workers: int) -> list[int]:
+        seed_host(samples)
+        loader = ResumableLoader(
+            DrawnOrder(name), seed=4, micro_batch_size=2, samples=samples, seed_samples=True,
+            shuffle=False, num_workers=workers,
+        )  # fmt: skip
+        before = host_state()
+        batches = take(loader, count)
+        assert str(host_state()) == str(before)
+        return torch.cat(batches).tolist()
+
+    whole = read(0, 6, 0)
+    assert sorted(whole[:6]) == list(range(6)) and whole[:6] != whole[6:]
+    assert read(8, 2, num_workers) == whole[8:]
+
+
+def draw(generator: Any) -> float:
+    if isinstance(generator, torch.Generator):
+        return float(torch.rand((), generator=generator))
+    return float(generator.random())
+
+
+class World:
+    def __init__(self, rng: Any):
+        self.rng = rng
+
+
+class Drawn:
+    """Samples of a generator of its own, which is the attribute of a part of it."""
+
+    def __init__(self, generator: Any):
+        self.world = World(generator)
+
+    def __len__(self) -> int:
+        return 6
+
+    def __getitem__(self, index: int) -> float:
+        return draw(self.world.rng)
+
+
+class DrawnStream(Drawn, IterableDataset[float]):
+    def __iter__(self) -> Iterator[float]:
+        return (draw(self.world.rng) for _ in range(6))
+
+
+GENERATORS = [random.Random, np.random.default_rng, np.random.RandomState, torch.Generator]
+
+
+@pytest.mark.parametrize("num_workers", [0, 1])
+@pytest.mark.parametrize("kind", [Drawn, DrawnStream])
+@pytest.mark.parametrize("make", GENERATORS)
+def test_each_pass_draws_the_same_from_a_generator_of_the_dataset(make, kind, num_workers):
+    """Else a resume, and another number of workers, would evaluate on other samples."""
+    dataset = kind(make() if make is torch.Generator else make(3))
+    loader = EvaluationLoader(dataset, 4, num_workers=num_workers)
+    draw(dataset.world.rng)
+    before = get_generator_state(dataset.world.rng)
+    passes = [torch.cat(list(loader)).tolist() for _ in range(3)]
+    whole = EvaluationLoader(kind(make() if make is torch.Generator else make(3)), 6)
+    assert passes == [next(iter(whole)).tolist()] * 3
+    assert str(get_generator_state(dataset.world.rng)) == str(before)

@@ -12,6 +12,7 @@ from launcher.errors import ConfigError, TrainingError
 from launcher.hooks.base import BaseHook
 from launcher.jobs.lr_find import find_lr
 from launcher.optim.own_optimizers import OwnOptimizers
+from launcher.process.object_marks import Looks, Restored
 from launcher.train.build import build_trainer
 from launcher.train.composed import Trainer
 from support.composition import mistakes, run_of
@@ -56,6 +57,54 @@ def test_a_resumed_run_is_the_uninterrupted_one(tmp_path):
     rates = [json.loads(line)["train/lr/second_optimizer"] for line in lines]
     assert rates == [0.1, 0.05, 0.05, 0.025, 0.025, 0.0125]
     assert json.loads(lines[0])["train/lr/first_optimizer"] == 0.01
+
+
+@pytest.mark.parametrize("pause", [2, 3, 4])
+def test_gradients_that_are_summed_over_steps_are_resumed(pause, tmp_path):
+    def trained(folder: str, *words: str) -> str:
+        trainer = built(tmp_path / folder, "model._target_=support.own_steps.Summing", *words)
+        trainer.train()
+        return state(trainer)
+
+    whole = trained("whole")
+    assert trained("parts", f"trainer.pause_at={pause}") != whole
+    assert trained("parts") == whole
+
+
+class Counting(torch.optim.lr_scheduler.LambdaLR):
+    def __init__(self, optimizer: torch.optim.Optimizer):
+        self.calls = 0
+        super().__init__(optimizer, lambda step: 1 / (1 + step))
+
+    def get_lr(self) -> list[float | torch.Tensor]:
+        self.calls += 1
+        return super().get_lr()
+
+
+SCHEDULES = {
+    "StepLR": lambda optimizer: torch.optim.lr_scheduler.StepLR(optimizer, 1),
+    "SequentialLR": lambda optimizer: torch.optim.lr_scheduler.SequentialLR(
+        optimizer, [torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.9)] * 2, [2]
+    ),
+    "a subclass": Counting,
+}
+
+
+@pytest.mark.parametrize("make", SCHEDULES.values(), ids=SCHEDULES)
+def test_what_its_optimizers_store_is_not_reported_as_lost(make):
+    model = Pair()
+    model.schedule = make(model.second_optimizer)
+    model.epochs = 0
+    own, looks = OwnOptimizers(model), Looks()
+    lost = []
+    for _ in range(3):
+        restored = Restored()
+        own.add_restored(restored)
+        lost += looks.look({"model": model}, restored)
+        model.second_optimizer.step()
+        model.schedule.step()
+        model.epochs += 1
+    assert lost == ["model.epochs"]
 
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])

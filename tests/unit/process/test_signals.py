@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from launcher import BaseHook, CheckpointingHook, FunctionHook
+from launcher.data import ResumableLoader
 from launcher.process import signals
 from support.toy import GOOD, Toy
 
@@ -141,3 +142,53 @@ def test_a_data_worker_ignores_the_signals_of_its_parent():
     signals.install([*signals.HANDLED, signal.SIGXCPU])
     with signals.block():
         assert in_child(check) == 0
+
+
+class Rows:
+    """Samples whose reading, or a batch of which, gets a signal and may catch any exception."""
+
+    def __init__(self, place: str, caught: type[BaseException]):
+        self.place, self.caught = place, caught
+
+    def __len__(self) -> int:
+        return 4
+
+    def send(self, place: str) -> int:
+        if place != self.place:
+            return 0
+        try:
+            os.kill(os.getpid(), signal.SIGTERM)
+            return 0
+        except self.caught:
+            return -1
+
+    def __getitem__(self, index: int) -> int:
+        return self.send("sample")
+
+    def collate(self, samples: list[int]) -> int:
+        return self.send("batch")
+
+    def state_dict(self) -> Any:
+        return {"calls": Pickled(self)}
+
+    def load_state_dict(self, state: Any) -> None: ...
+
+
+class Pickled:
+    def __init__(self, rows: Rows):
+        self.rows = rows
+
+    def __reduce__(self) -> Any:
+        return int, (self.rows.send("state"),)
+
+
+@pytest.mark.parametrize("place", ["sample", "batch", "state"])
+@pytest.mark.parametrize("caught", [ZeroDivisionError, Exception, BaseException])
+def test_a_signal_ends_a_wait_for_data_whatever_the_data_catch(place, caught):
+    """A batch with a replaced sample, or an error about the data, would change the run."""
+    signals.install()
+    rows = Rows(place, caught)
+    loader = ResumableLoader(rows, seed=0, micro_batch_size=2, collate_fn=rows.collate)
+    batches = iter(loader)
+    with pytest.raises(signals.Interrupted):
+        signals.wait_for(lambda: next(batches))

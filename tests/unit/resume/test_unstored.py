@@ -162,6 +162,38 @@ def test_a_state_may_have_entries_that_equal_nothing(entry):
     assert list(changes) == ["part.value"]
 
 
+GENERATORS = {
+    "python": (random.Random, lambda r: r.shuffle(list(range(2_000)))),
+    "numpy": (np.random.default_rng, lambda r: r.permutation(2_000)),
+    "numpy, legacy": (np.random.RandomState, lambda r: r.permutation(2_000)),
+    "torch": (
+        lambda seed: torch.Generator().manual_seed(seed),
+        lambda r: torch.randperm(2_000, generator=r),
+    ),
+}
+SEED_AGAIN = {"python": "seed", "numpy, legacy": "seed", "torch": "manual_seed"}
+
+
+@pytest.mark.parametrize("name", GENERATORS)
+@pytest.mark.parametrize("is_seeded", ["no", "anew", "again"])
+def test_a_generator_is_restored_by_the_epoch_if_the_epoch_seeds_it(name, is_seeded):
+    make, draw = GENERATORS[name]
+    if is_seeded == "again" and name not in SEED_AGAIN:
+        pytest.skip("this generator cannot be seeded again")
+    part = Holder(make(0))
+    restored = Restored(epochs={id(part)})
+    looks = Looks()
+    found = []
+    for epoch in range(3):
+        if is_seeded == "anew":
+            part.value = make(epoch)
+        if is_seeded == "again":
+            getattr(part.value, SEED_AGAIN[name])(epoch)
+        draw(part.value)
+        found += looks.look({"part": part}, restored, epoch)
+    assert found == (["part.value"] if is_seeded == "no" else [])
+
+
 def test_a_message_names_at_most_five_paths():
     text = message([f"model.count{number}" for number in range(7)])
     assert "model.count4 and 2 more." in text and "model.count5" not in text
