@@ -151,7 +151,8 @@ def _fail(run: RunFolder, cause: Rank, ranks: list[Rank], folder: Path) -> None:
             f"it {describe_end(code)} and reported no error; see also {run.log_path(cause.number)}"
         )
         text = "\n".join([*lines, reason]) + "\n"
-    _close_record(run, ranks[0].process.pid, f"rank {cause.number}: {reason}")
+    is_silent = not cause.report
+    _close_record(run, ranks[0].process.pid, f"rank {cause.number}: {reason}", is_silent)
     print(
         f"Rank {cause.number} of {len(ranks)} failed:\n{text}", end="", file=sys.stderr, flush=True
     )
@@ -160,11 +161,28 @@ def _fail(run: RunFolder, cause: Rank, ranks: list[Rank], folder: Path) -> None:
     raise SystemExit(code if code > 0 else 1)
 
 
-def _close_record(folder: RunFolder, pid: int, reason: str) -> None:
-    """Record the attempt's end in run.json if rank 0 (process `pid`) could not do so."""
+def _close_record(folder: RunFolder, pid: int, reason: str, is_silent: bool) -> None:
+    """Record in run.json why the attempt of rank 0 (process `pid`) ended, if it could not know.
+
+    Args:
+        folder: the run's folder.
+        pid: process id of rank 0.
+        reason: how the rank failed that failed first.
+        is_silent: that rank was killed, so the others have only lost their connection to it.
+    """
     if not folder.record_path.exists():
         return
     record = RunRecord(folder)
-    is_open = record.attempt.get("outcome") is None
-    if is_open and record.attempt.get("pid") == pid and not is_held(folder):
+    attempt = record.attempt
+    if attempt.get("pid") != pid or is_held(folder):
+        return
+    outcome = attempt.get("outcome")
+    if outcome is None:
         record.end_attempt("failed", end_step=record.step, exit_code=1, reason=reason[:500])
+    elif outcome == "failed" and is_silent:
+        record.revise(
+            "failed",
+            reason=reason,
+            slurm_job_id=attempt.get("slurm_job_id"),
+            num_earlier=len(record.attempts) - 1,
+        )
