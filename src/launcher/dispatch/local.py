@@ -1,5 +1,6 @@
 """dispatch=local, which runs on this machine, now."""
 
+import os
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -76,7 +77,10 @@ class LocalDispatch:
         """
         if self.is_complete(config):
             return None
-        count = 1 if join_ranks() else self.count(config)
+        is_rank = join_ranks()
+        if is_rank:
+            self._check_started()
+        count = 1 if is_rank else self.count(config)
         if count > 1:
             return spawn(config, count)
         forced_exit.arm(config.plain["dispatch"])
@@ -91,6 +95,17 @@ class LocalDispatch:
         started = join_ranks()
         check_ranks()
         return not started and config.trains and is_done(config)
+
+    def _check_started(self) -> None:
+        """Check that torchrun or srun has started as many ranks here as are requested."""
+        started = os.environ.get("LOCAL_WORLD_SIZE")
+        if started is None or self.nproc == "auto" or str(self.nproc) == started:
+            return
+        raise ConfigError(
+            f"dispatch.nproc={self.nproc}: torchrun or srun has started other ranks here"
+            f" (LOCAL_WORLD_SIZE={started}); start {self.nproc} with it (--nproc-per-node,"
+            " --ntasks-per-node), or leave the key out."
+        )
 
     def count(self, config: RunConfig) -> int:
         job, strategy, model = pick(config.plain, CLASSES)
