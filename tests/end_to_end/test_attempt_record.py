@@ -3,6 +3,8 @@ forced exit."""
 
 import json
 import os
+import shutil
+import signal
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from subprocess import CompletedProcess
@@ -11,9 +13,12 @@ from typing import Any
 import pytest
 
 from launcher.rundir.folder import RunFolder
+from launcher.rundir.reproduction import CODE, ENVIRONMENT
 from support import python
-from support.paths import PYTHONPATH
+from support.lab import experiment, run_folders, steps_done
+from support.paths import PYTHONPATH, ROOT
 from support.scripted_slurm import ScriptedSlurm
+from support.waiting import wait_for
 
 MAIN_FIRST = ("its end is being recorded", "its end is recorded")
 FORCED_FIRST = (
@@ -84,3 +89,37 @@ def test_a_save_that_ends_during_a_forced_exit_does_not_end_it(ended, point, ans
     assert attempt["reason"].partition(";")[0] == REASONS[answer]
     if point in ("the cause is asked for", *MAIN_FIRST):
         assert (record["step"], attempt["end_step"], attempt["exit_code"]) == (4, 4, 143)
+
+
+GIT = """#!/bin/bash
+while [[ -n $GIT_INDEX_FILE && -e "{0}/hangs" ]]; do sleep 0.05; done
+exec {1} "$@"
+"""
+"""Git, whose list of uncommitted changes takes as long as the file `hangs` exists."""
+
+
+def test_a_job_that_is_preempted_at_once_does_not_wait_for_the_changes_of_its_code(tmp_path):
+    slurm = ScriptedSlurm(tmp_path / "slurm")
+    (tmp_path / "hangs").touch()
+    with pytest.MonkeyPatch.context() as patch:
+        slurm.install(patch)
+        command = slurm.folder / "bin" / "git"
+        command.write_text(GIT.format(tmp_path, shutil.which("git")))
+        command.chmod(0o755)
+        environment = {**os.environ, "PYTHONPATH": PYTHONPATH}
+    slurm.answer("killed by hand", "preempted, with a grace")
+    outputs = tmp_path / "outputs"
+    words = ["-m", "launcher", *experiment(outputs, steps=6), "dispatch.grace=30"]
+    process = python.start(*words, env=environment, cwd=ROOT)
+    wait_for(lambda: any(map(steps_done, run_folders(outputs))))
+    process.send_signal(signal.SIGTERM)
+    output = process.communicate()[0]
+    (folder,) = run_folders(outputs)
+    assert process.returncode == 143, output
+    assert "requeue 6" in slurm.calls
+    assert not (folder / ENVIRONMENT).exists()
+    (tmp_path / "hangs").unlink()
+    alone = {name: text for name, text in environment.items() if not name.startswith("SLURM_")}
+    done = python.run(*words, "tracker.pace.seconds=0", env=alone, cwd=ROOT)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert (folder / ENVIRONMENT).exists() and (folder / CODE).exists()

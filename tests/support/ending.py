@@ -34,8 +34,9 @@ DISARMED = "the cause is asked for"
 """Place from which on no forced exit begins."""
 FORCED_FIRST = ("it begins", "its end is being recorded, forced", "the job is left")
 """Places of the forced exit when the save ends."""
-CALLS = {"the cause is asked for, forced": 1, "the job is being requeued, forced": 2}
-"""The same, by the number of the call of scontrol."""
+CALLS = {"the cause is asked for, forced": 1, "the job is being requeued, forced": 2, DISARMED: 2}
+"""The same, by the number of the call of scontrol. The signal itself asks too, so the main thread
+has asked by the second call."""
 
 folder, point = RunFolder(Path(sys.argv[1])), sys.argv[2]
 first_is_there, forced_has_begun = threading.Event(), threading.Event()
@@ -52,10 +53,10 @@ def reach(name: str) -> None:
 
 def watch_calls() -> None:
     """Reach the points at which scontrol is called."""
-    number, calls = CALLS.get(point, 1), Path(sys.argv[3])
+    number, calls = CALLS[point], Path(sys.argv[3])
     while len(calls.read_text().splitlines()) <= number:  # the first call is that of the start
         time.sleep(0.01)
-    if point in CALLS:
+    if point != DISARMED:
         # The signal itself asks for the cause too, perhaps before the forced exit begins.
         forced_has_begun.wait(60)
     first_is_there.set()
@@ -103,7 +104,7 @@ def work() -> None:
             os.kill(os.getpid(), signal.SIGTERM)
             if point == BEGIN:
                 log.begin()
-            if point in (*FORCED_FIRST, *CALLS):
+            if point in (*FORCED_FIRST, *CALLS) and point != DISARMED:
                 first_is_there.wait(60)
             trainer.step = 4  # it is saved
             raise signals.SignalExit(signal.SIGTERM)
@@ -120,7 +121,7 @@ tree: dict[str, Any] = {
     "paths": {"outputs": "outputs"},
 }
 config = RunConfig(tree, tree)
-if point in CALLS or point == DISARMED:
+if point in CALLS:
     threading.Thread(target=watch_calls, daemon=True).start()
 at_forced_exit("the job is left")
 run_guarded(work, folder, Budget())

@@ -14,12 +14,22 @@ def join_ranks(env: MutableMapping[str, str] = os.environ) -> bool:
     """Return whether this process is one of several ranks that are already started.
 
     The variables of a SLURM step with several tasks are translated into torchrun's. A batch script
-    that calls us without srun is not such a step, however many tasks its job has.
+    that calls us without srun is not such a step, however many tasks its job has. A command that is
+    typed in a shell of `srun --pty` is none of the tasks either.
     """
-    if RANK not in env and _number_of(env, "SLURM_STEP_NUM_TASKS", "1") > 1:
+    tasks = _number_of(env, "SLURM_STEP_NUM_TASKS", "1")
+    if RANK not in env and tasks > 1 and not _is_typed_in_task(env):
         _translate(env)
     # `check_ranks` rejects everything but a number.
     return RANK in env and env.get(WORLD_SIZE, "1") not in ("0", "1")
+
+
+def _is_typed_in_task(env: Mapping[str, str]) -> bool:
+    """Return whether this process was started from the terminal of a task, and is not the task.
+
+    The other tasks are shells without a terminal, which have ended, so no other rank will come.
+    """
+    return "SLURM_PTY_PORT" in env and env.get("SLURM_TASK_PID") != str(os.getpid())
 
 
 def check_ranks(env: Mapping[str, str] = os.environ) -> None:

@@ -80,7 +80,10 @@ class LocalDispatch:
         """
         if self.is_complete(config):
             return None
-        count = 1 if join_ranks() else self.count(config)
+        is_rank = join_ranks()
+        if is_rank:
+            self._check_started()
+        count = 1 if is_rank else self.count(config)
         if count > 1:
             return spawn(config, count)
         forced_exit.arm(config.plain["dispatch"])
@@ -95,6 +98,17 @@ class LocalDispatch:
         started = join_ranks()
         check_ranks()
         return not started and config.trains and is_done(config)
+
+    def _check_started(self) -> None:
+        """Check that torchrun or srun has started as many ranks here as are requested."""
+        started = os.environ.get("LOCAL_WORLD_SIZE")
+        if started is None or self.nproc == "auto" or str(self.nproc) == started:
+            return
+        raise ConfigError(
+            f"dispatch.nproc={self.nproc}: torchrun or srun has started other ranks here"
+            f" (LOCAL_WORLD_SIZE={started}); start {self.nproc} with it (--nproc-per-node,"
+            " --ntasks-per-node), or leave the key out."
+        )
 
     def count(self, config: RunConfig) -> int:
         job, strategy, model = pick(config.plain, CLASSES)
@@ -168,7 +182,8 @@ def _fail(run: RunFolder, cause: Rank, ranks: list[Rank], folder: Path) -> None:
             f"it {describe_end(code)} and reported no error; see also {run.log_path(cause.number)}"
         )
         text = "\n".join([*lines, reason]) + "\n"
-    _close_record(run, ranks[0].process.pid, f"rank {cause.number}: {reason}")
+    is_silent = not cause.report
+    _close_record(run, ranks[0].process.pid, f"rank {cause.number}: {reason}", is_silent)
     print(
         f"Rank {cause.number} of {len(ranks)} failed:\n{text}", end="", file=sys.stderr, flush=True
     )
@@ -177,11 +192,28 @@ def _fail(run: RunFolder, cause: Rank, ranks: list[Rank], folder: Path) -> None:
     raise SystemExit(code if code > 0 else 1)
 
 
-def _close_record(folder: RunFolder, pid: int, reason: str) -> None:
-    """Record the attempt's end in run.json if rank 0 (process `pid`) could not do so."""
+def _close_record(folder: RunFolder, pid: int, reason: str, is_silent: bool) -> None:
+    """Record in run.json why the attempt of rank 0 (process `pid`) ended, if it could not know.
+
+    Args:
+        folder: the run's folder.
+        pid: process id of rank 0.
+        reason: how the rank failed that failed first.
+        is_silent: that rank was killed, so the others have only lost their connection to it.
+    """
     if not folder.record_path.exists():
         return
     record = RunRecord(folder)
-    is_open = record.attempt.get("outcome") is None
-    if is_open and record.attempt.get("pid") == pid and not is_held(folder):
+    attempt = record.attempt
+    if attempt.get("pid") != pid or is_held(folder):
+        return
+    outcome = attempt.get("outcome")
+    if outcome is None:
         record.end_attempt("failed", end_step=record.step, exit_code=1, reason=reason[:500])
+    elif outcome == "failed" and is_silent:
+        record.revise(
+            "failed",
+            reason=reason,
+            slurm_job_id=attempt.get("slurm_job_id"),
+            num_earlier=len(record.attempts) - 1,
+        )

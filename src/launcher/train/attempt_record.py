@@ -35,7 +35,7 @@ from launcher.rundir.folder import RunFolder
 from launcher.rundir.imported_sources import digest_imported_sources
 from launcher.rundir.lock import RunLock
 from launcher.rundir.logs import setup_logging
-from launcher.rundir.provenance import is_restart
+from launcher.rundir.provenance import is_restart, slurm_job_id
 from launcher.rundir.record import RunRecord
 from launcher.rundir.record_format import Outcome, RecordData, TrainedData
 from launcher.train.build import logger
@@ -183,6 +183,9 @@ class AttemptLog:
                         yield
                 except signals.SignalExit as stop:
                     self._record_stop(stop)
+                    # The job must be requeued before SLURM kills it. Its next attempt writes them.
+                    if stop.signum != signal.SIGINT and slurm_job_id() is not None:
+                        self._await_files = None
                     raise
                 except BaseException as error:
                     report_failure(error)

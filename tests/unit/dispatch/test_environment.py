@@ -1,5 +1,7 @@
 """The rank of a process, from the variables of the program that launched it."""
 
+import os
+
 import pytest
 
 from launcher.dispatch.environment import check_ranks, first_node, join_ranks
@@ -41,6 +43,11 @@ def test_each_task_knows_how_many_its_node_has(tasks, node, count):
     assert env.get("LOCAL_WORLD_SIZE") == count
 
 
+def test_a_task_with_a_terminal_is_joined():
+    env = joined(SLURM_PTY_PORT="39057", SLURM_TASK_PID=str(os.getpid()))
+    assert (env["RANK"], env["WORLD_SIZE"]) == ("5", "8")
+
+
 def test_steps_with_the_same_ids_meet_on_different_ports():
     """The steps belong to two clusters on one host, or to two launches of a job."""
     first, second = (joined(SLURM_SRUN_COMM_PORT=port) for port in ("33017", "35051"))
@@ -64,6 +71,8 @@ def test_a_task_bound_to_its_gpu_takes_the_only_one():
         # A batch script, without srun.
         {"SLURM_JOB_ID": "12", "SLURM_NTASKS": "8", "SLURM_PROCID": "0"},
         {**STEP, "SLURM_STEP_NUM_TASKS": "1"},
+        # A command in the shell of srun --pty.
+        {**STEP, "SLURM_PTY_PORT": "39057", "SLURM_TASK_PID": str(os.getppid())},
         {"RANK": "0", "WORLD_SIZE": "1"},
     ],
 )
