@@ -46,6 +46,9 @@ class BaseHook:
             check_event(name, type(self).__name__)
         super().__setattr__(name, value)
 
+    needs_gradients: ClassVar[bool] = True
+    """False if `on_before_optimizer_step` may be left out, as in the training of a model that steps
+    its own optimizers."""
     changes_numbers: ClassVar[bool] = True
     """False if this hook only observes: it changes no number of the run, so its node is not part of
     the run's identity. This attribute and the next four are read from the source, also of a base

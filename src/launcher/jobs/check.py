@@ -70,6 +70,8 @@ def _summary(issues: list[str]) -> str:
 
 
 class _Watch(BaseHook):
+    needs_gradients = False
+
     def __init__(self, vocab_size: object, num_classes: object, scales: bool):
         self.vocab_size = vocab_size
         self.num_classes = num_classes

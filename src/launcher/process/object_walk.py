@@ -10,11 +10,12 @@ from __future__ import annotations
 
 import functools
 import sys
-from collections import deque
+from argparse import Namespace
+from collections import ChainMap, UserDict, UserList, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from itertools import islice
-from types import FunctionType, MemberDescriptorType, MethodType
+from types import FunctionType, MemberDescriptorType, MethodType, SimpleNamespace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -34,6 +35,8 @@ MAX_ELEMENTS = 1_000
 """Elements of a long container that are looked at, half of them at each end."""
 HOLDERS = (nn.Module, Dataset, Sampler, DataLoader, Optimizer, LRScheduler)
 """Classes of torch, and of Launcher, in whose attributes an object of a user may be."""
+BAGS = (SimpleNamespace, Namespace, UserDict, UserList, ChainMap)
+"""Classes of the standard library whose attributes are a user's."""
 HARMLESS = {
     "hydra": "its nodes are the configuration",
     "omegaconf": "its nodes are the configuration",
@@ -200,7 +203,7 @@ def _is_closed(value: object) -> bool:
     if isinstance(value, MethodType | FunctionType | functools.partial):
         return False
     package = _package(value)
-    is_holder = isinstance(value, HOLDERS) and package in OPEN
+    is_holder = (isinstance(value, HOLDERS) and package in OPEN) or isinstance(value, BAGS)
     is_library = package in HARMLESS or package in sys.stdlib_module_names
     return isinstance(value, type) or (is_library and not is_holder)
 

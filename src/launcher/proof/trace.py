@@ -35,6 +35,8 @@ class TraceHook(BaseHook):
         folder: must exist.
     """
 
+    needs_gradients = False
+
     def __init__(self, folder: str):
         self.folder = Path(folder)
         self._line: dict[str, Any] = {}

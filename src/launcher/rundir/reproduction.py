@@ -149,7 +149,7 @@ def _wait(pid: int) -> None:
     try:
         while not (ended := os.waitpid(pid, os.WNOHANG))[0]:
             if time.monotonic() > until:
-                logger.warning("%s are not complete; process %d still writes them.", FILES, pid)
+                logger.warning("%s are not complete after %g s.", FILES, WAIT)
                 return
             time.sleep(PAUSE)
     # The user's own code may have waited for it before.

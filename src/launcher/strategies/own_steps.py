@@ -31,7 +31,7 @@ class OwnSteps(NoStrategy):
             raise ConfigError(
                 f"hooks: {type(self.model).__name__} steps its own optimizers (owns_optimizers), so"
                 " there is no moment between its gradients and its update; leave out"
-                " hooks.skip_spikes, job=check, and hooks with on_before_optimizer_step."
+                " hooks.skip_spikes, and hooks with on_before_optimizer_step."
             )
         # The cache would keep the weights of before the first of several updates.
         return torch.autocast(

@@ -20,7 +20,7 @@ from torch.optim.lr_scheduler import LRScheduler
 from launcher.config.messages import describe_type
 from launcher.config.schema.value_types import check_bounds
 from launcher.errors import ConfigError, NonFiniteError, TrainingError
-from launcher.hooks.base import BaseHook
+from launcher.hooks.base import BaseHook, overrides
 from launcher.hooks.evaluation_weights import EvaluationWeightsHook, switches_weights
 from launcher.hooks.interval import Interval, steps_per_epoch
 from launcher.hooks.records import format_step
@@ -303,7 +303,11 @@ class BaseTrainer(HookCaller):
         self.state.num_epochs = float(self.max_steps / length) if length else None
         has_epoch_calls = self._events["on_epoch_start"] or self._events["on_epoch_end"]
         self._epoch = Interval("1epoch", "epoch") if length and has_epoch_calls else None
-        has_calls = self._events["on_before_optimizer_step"]
+        has_calls = any(
+            overrides(hook, "on_before_optimizer_step")
+            and (self.strategy.needs_graph or hook.needs_gradients)
+            for hook in self.hooks
+        )
         self.strategy.before_clip = (
             (lambda: self.fire("on_before_optimizer_step")) if has_calls else None
         )

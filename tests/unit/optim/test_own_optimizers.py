@@ -13,6 +13,7 @@ from launcher.hooks.base import BaseHook
 from launcher.jobs.lr_find import find_lr
 from launcher.optim.own_optimizers import OwnOptimizers
 from launcher.process.object_marks import Looks, Restored
+from launcher.proof.trace import TraceHook
 from launcher.train.build import build_trainer
 from launcher.train.composed import Trainer
 from support.composition import mistakes, run_of
@@ -186,6 +187,20 @@ def test_another_model_has_no_optimizers_of_its_own():
 def test_a_model_or_hook_that_does_not_fit_is_rejected_before_a_step(words, message, tmp_path):
     with pytest.raises(ConfigError, match=message):
         built(tmp_path, *words).train()
+
+
+class Gradients(BaseHook):
+    def on_before_optimizer_step(self, trainer: Any) -> None:
+        raise AssertionError("there is no such moment")
+
+
+def test_a_trace_leaves_its_gradients_out_and_another_hook_cannot(tmp_path):
+    built(tmp_path, hook=TraceHook(str(tmp_path))).train()
+    lines = [json.loads(line) for line in (tmp_path / "rank-0.jsonl").read_text().splitlines()]
+    steps = [line for line in lines if "loss" in line]
+    assert len(steps) == 6 and all("weights" in line and "gradients" not in line for line in steps)
+    with pytest.raises(ConfigError, match=r"leave out .* hooks with on_before_optimizer_step"):
+        built(tmp_path / "other", hook=Gradients()).train()
 
 
 def test_it_has_no_common_rate_to_find(tmp_path):

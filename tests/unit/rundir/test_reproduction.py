@@ -177,7 +177,7 @@ def _fail():
         pytest.param(
             lambda: os.kill(os.getpid(), signal.SIGKILL), 30.0, "was killed by signal 9", id="dies"
         ),
-        pytest.param(lambda: time.sleep(60), 0.0, "still writes them", id="is slow"),
+        pytest.param(lambda: time.sleep(60), 0.0, "are not complete after 0 s", id="is slow"),
     ],
 )
 def test_files_that_are_not_complete_are_reported(
