@@ -83,7 +83,9 @@ class OwnOptimizers(Optimizer):
         for name, part in self._parts.items():
             part.load_state_dict(state[name]["state"])
             parameters = _parameters(part)
-            for parameter, gradient in zip(parameters, state[name]["gradients"], strict=True):
+            # A checkpoint of an earlier version has no gradients.
+            gradients = state[name].get("gradients", [None] * len(parameters))
+            for parameter, gradient in zip(parameters, gradients, strict=True):
                 parameter.grad = None if gradient is None else gradient.to(parameter.device)
 
 
