@@ -3,7 +3,7 @@
 import importlib
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager, nullcontext
 from itertools import takewhile
 from pathlib import Path
 
@@ -19,6 +19,7 @@ from launcher.process import deadline, signals
 from launcher.process.files import remove_empty
 from launcher.process.user_exits import exits_are_errors
 from launcher.process.users import explain_denial
+from launcher.rundir.folder import outside_places
 from launcher.rundir.run_on_disk import RunOnDisk
 from launcher.slurm.causes import Budget
 from launcher.slurm.requeue import run_guarded
@@ -33,9 +34,6 @@ def dispatch_run(run: RunConfig) -> object:
     # In a process of a Hydra launcher, which has its own handlers.
     if not signals.handled_signals():
         signals.install()
-    run.folder.check_links()
-    if run.trains:
-        check_checkpoints_link(run)
     # Several ranks must exit together, so they check once they can agree.
     alone = not join_ranks()
     dispatch = construct(run.plain["dispatch"])
@@ -46,10 +44,17 @@ def dispatch_run(run: RunConfig) -> object:
         result: object = dispatch.run(run)
         return result
 
-    with _existing(run.folder.path):
+    with _existing(run.folder.path, "paths.outputs"):
+        run.folder.check_links()
+        if run.trains:
+            check_checkpoints_link(run)
+        # A folder of checkpoints may be on a disk of the node that the job gets.
         if getattr(dispatch, "submits", False):
             return work()
-        return run_guarded(work, folder_of(run), Budget.of(run.plain["dispatch"]))
+        with ExitStack() as stack:
+            for place in checkpoint_places(run):
+                stack.enter_context(_existing(place, "hooks.checkpointing.path"))
+            return run_guarded(work, folder_of(run), Budget.of(run.plain["dispatch"]))
 
 
 def check_checkpoints_link(run: RunConfig) -> None:
@@ -62,6 +67,15 @@ def check_checkpoints_link(run: RunConfig) -> None:
             " the command nor the run names; set the key to the folder of the checkpoints of all"
             " runs, or remove the link."
         )
+
+
+def checkpoint_places(run: RunConfig) -> list[Path]:
+    """Return the folders outside the run's own that its training writes checkpoints into."""
+    if not run.trains:
+        return []
+    settings = {"run.dir": run.run.dir, **flat({"hooks": run.plain.get("hooks") or {}})}
+    # A place may be a link, whose target need not exist.
+    return [Path(os.path.realpath(place)) for place in outside_places(run.folder.path, settings)]
 
 
 def execute_job(config: RunConfig) -> object:
@@ -83,16 +97,15 @@ def execute_job(config: RunConfig) -> object:
 
 
 @contextmanager
-def _existing(folder: Path) -> Iterator[None]:
-    """Make the run's folder, as Hydra does for its jobs; what stays empty is removed again."""
-    made = list(takewhile(lambda each: not each.exists(), (folder, *folder.parents)))
+def _existing(folder: Path, key: str) -> Iterator[None]:
+    """Make a folder that a key names, as Hydra does for its jobs; empty ones are removed again."""
+    made = list(takewhile(lambda each: not os.path.exists(each), (folder, *folder.parents)))
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         cause, remedy = explain_denial(error, folder)
         raise ConfigError(
-            f"paths.outputs: {error.filename} cannot be created ({cause}); use another folder"
-            f"{remedy}."
+            f"{key}: {error.filename} cannot be created ({cause}); use another folder{remedy}."
         ) from error
     try:
         yield

@@ -1,7 +1,6 @@
 """The run folder and the names in it: an interface, since people and scripts use them."""
 
 import errno
-import glob
 import os
 import re
 import stat
@@ -29,7 +28,7 @@ def step_name(step: int) -> str:
 
 def checkpoint_steps(root: Path, broken: bool = False) -> list[int]:
     """List the steps of the checkpoints in a folder; `broken` includes those without a manifest."""
-    folders = root.iterdir() if root.is_dir() else ()
+    folders = root.iterdir() if os.path.isdir(root) else ()
     matches = (
         STEP.match(folder.name)
         for folder in folders
@@ -44,19 +43,22 @@ def checkpoint_of(outputs: Path, name: str) -> Path | None:
     """Find the folder of a checkpoint that `<run id>/<step>` or a path names, or None."""
     run_id, _, step = name.rpartition("/")
     if step.isdecimal() and run_id and "/" not in run_id:
-        matches = [*outputs.glob(f"**/{run_id}/checkpoints/step-{int(step):08d}")]
+        place = Path(run_id, "checkpoints", f"step-{step.lstrip('0'):0>8}")
+        matches = [parent / place for parent in outputs.glob("**") if os.path.isdir(parent / place)]
         return matches[0] if len(matches) == 1 else None
     folder = expand(name)
-    if (folder / "manifest.json").is_file():
+    if os.path.isfile(folder / "manifest.json"):
         return folder.resolve()
     return None
 
 
 def weights_source(outputs: Path, name: str) -> Path | None:
     """Find the file or folder that `run.init_from` names: a path, else the id of one run."""
-    if (path := expand(name)).exists():
+    # The function of pathlib raises for a name that is too long for the file system.
+    if os.path.exists(path := expand(name)):
         return path
-    folders = [] if "/" in name else [*outputs.glob(f"*/{glob.escape(name)}")]
+    parents = [] if "/" in name else outputs.glob("*")
+    folders = [parent / name for parent in parents if os.path.exists(parent / name)]
     return folders[0] if len(folders) == 1 else None
 
 

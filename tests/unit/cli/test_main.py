@@ -74,6 +74,10 @@ def test_the_completion_of_hydra_has_the_options_of_a_project(folder, monkeypatc
     assert "launcher -sc install=bash" in capsys.readouterr().err
 
 
+LONG = "a" * 300
+"""A name that no file system takes."""
+DEEP = "a/" * 3000
+
 BAD = {
     # Syntax first, then groups, then keys, each in the order of the command.
     (
@@ -109,6 +113,18 @@ BAD = {
     ],
     # A folder that cannot be created, even by root.
     "paths.outputs=/proc/no/x": ["paths.outputs: /proc/no cannot be created"],
+    f"paths.outputs={LONG}": ["paths.outputs: aaa"],
+    f"run.dir={LONG}": ["paths.outputs: aaa"],
+    f"run.name={LONG}": ["run.name='aaa"],
+    f"run.id={LONG}": ["run.id='aaa"],
+    f"run.init_from={LONG}": ["run.init_from='aaa"],
+    f"run.init_from={DEEP}": ["run.init_from='a/a"],
+    f"run.fork_from={LONG}/3": ["run.fork_from='aaa"],
+    f"run.fork_from=a/{'9' * 5000}": ["run.fork_from='a/9"],
+    "run.fork_from=*/3": ["run.fork_from='*/3': there is no such checkpoint"],
+    "hooks.checkpointing.path=/dev/null": ["hooks.checkpointing.path: /dev/null/"],
+    "hooks.checkpointing.path=/proc/no": ["hooks.checkpointing.path: /proc/no cannot be created"],
+    f"hooks.checkpointing.path=/tmp/{LONG}": ["hooks.checkpointing.path: /tmp/aaa"],
     "--nope": ["unrecognized arguments: --nope; see"],
     "--seed=3": ["unrecognized arguments: --seed=3; an override has no dashes: seed=3; see"],
     "--config-name=confg": ["--config-name=confg: there is no such configuration"],

@@ -76,7 +76,7 @@ def equivalent(folder: Path, identity: Node, runs: RunIndex) -> RunOnDisk | None
         runs: the runs on disk.
     """
     # Hydra's own launchers make the folder before the job starts.
-    if folder.is_dir() and any(folder.iterdir()):
+    if os.path.isdir(folder) and any(folder.iterdir()):
         return None
     matches = runs.equivalent(folder.parent, identity)
     matches = [run for run in matches if run.record["identity_id"] == folder.name] or matches
