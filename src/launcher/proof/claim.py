@@ -156,6 +156,8 @@ def why_not(run: RunOnDisk, ignored: Sequence[str], checkpoint: Path) -> str | N
     """Return the reason why nobody could check a claim about a run, or None."""
     if is_held(run.folder):
         return "it is being trained"
+    if not run.record:
+        return "its run.json cannot be read"
     if run.identity is None or run.record.get("identity_id") != run.id:
         return "its id is not the one of its identity (run.id=... names it)"
     if changed := describe_courses(run.record, ignored):

@@ -244,13 +244,22 @@ class RunFolder:
 
         The W&B library links its own log to the user's cache.
         """
+        if Path(os.path.realpath(self.path)) in Path(os.path.realpath(os.curdir)).parents:
+            raise ConfigError(
+                f"{self.key}='{self.path}': the current folder is in it; use a folder for this run"
+                " alone."
+            )
         for parent, folders, files in os.walk(self.path):
             if Path(parent) == self.path:
                 folders[:] = [name for name in folders if name != self.checkpoints.name]
             elif Path(parent) == self.path / "wandb":
                 folders[:] = []
             for entry in (Path(parent, name) for name in (*folders, *files)):
-                mode = os.lstat(entry).st_mode
+                try:
+                    mode = os.lstat(entry).st_mode
+                # A live run removes its temporary files, and is reported later.
+                except FileNotFoundError:
+                    continue
                 if not (stat.S_ISLNK(mode) or stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
                     raise ConfigError(
                         f"{self.key}='{self.path}': {entry.relative_to(self.path)} is a pipe or a"

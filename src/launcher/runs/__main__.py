@@ -8,6 +8,7 @@ if __name__ == "__main__":
     import_path.leave_out_run_folder()
 
 import argparse
+import os
 from collections.abc import Sequence
 from importlib import import_module
 from importlib.util import find_spec
@@ -111,7 +112,7 @@ def split_words(words: Sequence[str]) -> tuple[Path, list[str], list[str]]:
 
 
 def suggest(word: str) -> str:
-    if Path(word).is_dir():
+    if os.path.isdir(word):
         return f"for the runs of a folder write --outputs={word}."
     near = closest_name(word, VERBS)
     if near:
@@ -133,7 +134,7 @@ def parse(words: Sequence[str]) -> argparse.Namespace:
     parsed.after = after
     parsed.outputs = outputs
     # The default folder may be missing: its first run is still to come.
-    if parsed.outputs != OUTPUTS and not parsed.outputs.is_dir():
+    if parsed.outputs != OUTPUTS and not os.path.isdir(parsed.outputs):
         raise ConfigError(f"--outputs={parsed.outputs}: there is no such folder.")
     return parsed
 

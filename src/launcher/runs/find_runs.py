@@ -1,5 +1,6 @@
 """Find all runs on disk, or the run that a word names."""
 
+import os
 from pathlib import Path
 
 from launcher.config.messages import hint
@@ -34,7 +35,7 @@ def find_run(word: str, outputs: Path) -> StoredRun:
 def _find_run(word: str, outputs: Path) -> StoredRun:
     check_word(word)
     folder = expand(word)
-    if (folder / "run.json").is_file():
+    if os.path.isfile(folder / "run.json"):
         return StoredRun.read(folder)
     runs = find_runs(outputs)
     matches = (

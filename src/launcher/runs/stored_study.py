@@ -1,6 +1,7 @@
 """A hyperparameter search on disk, for reports and pictures."""
 
 import math
+import os
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -146,7 +147,7 @@ def find_study(word: str, outputs: Path) -> Path | None:
     """Find the folder of the study that a folder, a name or an id names, or None."""
     folders = [path for path in (outputs / STUDIES).glob("*") if path.is_dir()]
     folder = expand(word)
-    if folder.is_dir() and folder.absolute().parent.name == STUDIES:
+    if os.path.isdir(folder) and folder.absolute().parent.name == STUDIES:
         return folder
     named = [path for path in folders if word in (path.name, path.name.rpartition("-")[2])]
     return named[0] if len(named) == 1 else None

@@ -115,6 +115,8 @@ BAD = {
     "paths.outputs=/proc/no/x": ["paths.outputs: /proc/no cannot be created"],
     f"paths.outputs={LONG}": ["paths.outputs: aaa"],
     f"run.dir={LONG}": ["paths.outputs: aaa"],
+    "run.dir=/": ["run.dir='/': the current folder is in it; use a folder for this run alone."],
+    "run.dir=..": ["run.dir='..': the current folder is in it; use a folder for this run alone."],
     f"run.name={LONG}": ["run.name='aaa"],
     f"run.id={LONG}": ["run.id='aaa"],
     f"run.init_from={LONG}": ["run.init_from='aaa"],

@@ -18,6 +18,7 @@ from launcher.proof.claim import (
     fit,
     sweeps_of,
     unstored_of,
+    why_not,
     why_not_alike,
     why_not_code,
     why_not_data,
@@ -237,6 +238,10 @@ def test_a_run_of_unknown_code_cannot_be_claimed(tmp_path, git, diff, expected):
         (tmp_path / "code.diff").write_text(diff)
     reason = why_not_code(RunOnDisk(str(tmp_path), {"git": git}), tmp_path)
     assert (reason or "") == "" if expected is None else expected in str(reason)
+
+
+def test_a_run_that_cannot_be_read_is_not_claimed(tmp_path):
+    assert why_not(RunOnDisk(str(tmp_path), {}), [], tmp_path) == "its run.json cannot be read"
 
 
 def attempt(start, ranks=1, size=8, changes=()):

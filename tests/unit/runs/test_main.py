@@ -64,13 +64,22 @@ def test_a_run_that_an_unset_variable_left_empty_is_rejected(runs, make_run, ver
     assert (code, output) == (2, "") and error.startswith("'': names no run; a variable")
 
 
+@pytest.mark.parametrize("verb", sorted({*VERBS} - {"check", "test"}))
+def test_a_name_that_is_too_long_for_a_file_names_no_run(runs, make_run, verb):
+    make_run("gpt", "1a2b")
+    name = "a" * 300
+    words = {"compare": [name, name], "rollback": [name, "5"]}.get(verb, [name])
+    code, output, error = runs(verb, *words)
+    assert (code, output, error.count("\n")) == (2, "", 1) and error.startswith(f"'{name}': ")
+
+
 def test_without_runs(runs, outputs):
     outputs.mkdir()
     assert runs() == (0, "", f"There are no runs in {outputs}.\n")
     assert runs("list", "paths.outputs=many")[2].endswith(
         " that match paths.outputs=many. Another folder of runs is --outputs many.\n"
     )
-    for words in (["show", "gpt"], ["cancel", "--all"], ["retry", "--all"]):
+    for words in (["show", "gpt"], ["cancel", "--all"], ["retry", "--all"], ["sync"]):
         code, _, error = runs(*words)
         assert code == 2 and f"here are no runs in {outputs}" in error
 

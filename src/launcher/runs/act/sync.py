@@ -44,6 +44,11 @@ def run(arguments: argparse.Namespace) -> int:
     runs = select_runs(names, arguments.outputs) if names else find_runs(arguments.outputs)
     trackers = [(run, trackers_of(run, overrides, arguments.trust)) for run in runs]
     work = [(run, chosen) for run, chosen in trackers if chosen]
+    if not runs:
+        raise ConfigError(f"There are no runs in {arguments.outputs}.")
+    damaged = [run for run in runs if run.state == "damaged"]
+    if not work and damaged:
+        raise ConfigError(f"'{damaged[0].label}': its run.json cannot be read; repair it first.")
     if not work:
         which = ", ".join(run.label for run in runs) if names else arguments.outputs
         raise ConfigError(f"{which}: has no tracker; name one, e.g. tracker=tensorboard.")

@@ -45,6 +45,12 @@ def test_all_runs_that_have_a_tracker(written, sync):
     assert (steps(first), steps(second)) == ([0, 10], [])
 
 
+def test_a_run_that_cannot_be_read_is_named(written, sync):
+    run = written(FILES)
+    run.folder.record_path.write_text("")
+    assert sync("aaaa") == (2, "", "'n/aaaa1111': its run.json cannot be read; repair it first.\n")
+
+
 def test_a_tracker_added_later_gets_the_whole_run(written, sync):
     run = written()
     for words, which in ((["aaaa"], "n/aaaa1111"), ([], run.folder.path.parents[1])):
