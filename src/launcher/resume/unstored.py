@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from launcher.optim.arguments import has_own_state_dict
+from launcher.optim.own_optimizers import OwnOptimizers
 from launcher.process.object_marks import MAX_LOOKS, Looks, Restored, address
 from launcher.process.object_walk import is_of_launcher
 from launcher.resume.trainer import Resumable, name_by_class
@@ -99,7 +100,7 @@ def restored_by(
     elif hasattr(source, "state_dict") and hasattr(source, "load_state_dict"):
         restored.add_state(source, source.state_dict())
     restored.memory = {address(tensor) for tensor in tensors.values()} - {0}
-    if hasattr(trainer.optimizer, "add_restored"):
+    if isinstance(trainer.optimizer, OwnOptimizers):
         trainer.optimizer.add_restored(restored)
     elif has_own_state_dict(trainer.optimizer):
         restored.add_state(trainer.optimizer, trainer.optimizer.state_dict())
