@@ -106,6 +106,9 @@ def select(runs: list[StoredRun], words: Sequence[str]) -> list[StoredRun]:
         check_word(word)
         if runs and not any(is_named(run, word) for run in runs):
             near = hint(word, {run.name for run in runs} | {run.id for run in runs})
+            folder = expand(word)
+            if os.path.isfile(folder / "run.json"):
+                near = f"; it is one of other runs, which --outputs={folder.parent.parent} names."
             raise ConfigError(
                 f"'{word}': no run has this in its name, at the beginning of its id, or as its"
                 f" folder{near}"

@@ -44,6 +44,13 @@ def test_a_run_is_selected_by_its_folder(four, outputs, word, ids):
         assert [run.id for run in select(four, words)] == [ids]
 
 
+def test_the_folder_of_a_run_elsewhere_leads_to_its_folder_of_runs(four, tmp_path):
+    (folder := tmp_path / "others" / "gpt" / "e").mkdir(parents=True)
+    (folder / "run.json").write_text("{}")
+    with pytest.raises(ConfigError, match=f"which --outputs={tmp_path}/others names"):
+        select(four, [str(folder)])
+
+
 @pytest.mark.parametrize(
     ("words", "ids"),
     [
