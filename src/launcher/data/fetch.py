@@ -74,11 +74,11 @@ class Fetch:
             if self.seed is None:
                 self._pass_epoch(epoch)
             else:
-                call_isolated(lambda: self._pass_epoch(epoch, self.seed))
+                call_isolated(lambda: self._pass_epoch(epoch))
 
-    def _pass_epoch(self, epoch: int, seed: int | None = None) -> None:
-        if seed is not None:
-            seed_host(int(mix(seed, epoch)[0]))
+    def _pass_epoch(self, epoch: int) -> None:
+        if self.seed is not None:
+            seed_host(int(mix(self.seed, epoch)[0]))
         for owner in self._epoch_owners:
             owner.set_epoch(epoch)
 

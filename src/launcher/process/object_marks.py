@@ -310,8 +310,8 @@ class Looks:
                 described = described._replace(is_counter=True)
             elif epoch != self._epoch and restored.epochs.intersection(place.owners):
                 excused.add(place.path)
-            if self._has_only_drawn(place.path, described):
-                # `set_epoch` does not seed it.
+            # `set_epoch` does not seed each generator of its owner.
+            if place.path in excused and self._has_only_drawn(place.path, described):
                 excused.discard(place.path)
             now[place.path] = described
         new = self._compare(now, excused) if self.count else {}

@@ -14,7 +14,7 @@ HostState = tuple[Any, Any, torch.Tensor]
 """The states of the generators on the CPU, of python, numpy and torch."""
 GENERATORS = (torch.Generator, random.Random, np.random.Generator, np.random.RandomState)
 MAX_TWISTS = 1_000
-"""Blocks of 624 draws after which a Mersenne twister is no longer followed: about 3 ms."""
+"""Maximum number of blocks of 624 draws that `has_only_drawn` computes, which takes about 3 ms."""
 
 
 def seed_all(seed: int, rank: int = 0) -> None:

@@ -171,7 +171,7 @@ def why_not(run: RunOnDisk, ignored: Sequence[str], checkpoint: Path) -> str | N
 
 
 def why_not_alike(attempts: Sequence[AttemptData], lanes: int | None) -> str | None:
-    """Return how attempts differ of which a claim has one code, machine and layout, or None."""
+    """Return how the attempts differ in code, machine or ranks, which a claim has once, or None."""
     layouts = [(each.get("world_size"), each.get("micro_batch_size")) for each in attempts]
     for attempt, layout in zip(attempts, layouts, strict=True):
         steps = f"its steps after {step_before(attempt)} were trained"

@@ -156,8 +156,8 @@ class RunLock:
         removed is put back. Before the lock is acquired, nothing is checked.
 
         Raises:
-            LockLost: the run is no longer this process's, and `on_lost` has returned; or the lock
-                was released while another thread still worked, of which nobody is told.
+            LockLost: the run is no longer this process's, and `on_lost` has returned. Also if this
+                process has released the lock; `on_lost` is not called then.
             OSError: the holder cannot be read. Then nothing may be written for now.
         """
         holder = self.holder

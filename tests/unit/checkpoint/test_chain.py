@@ -60,7 +60,8 @@ def test_each_checkpoint_has_a_line_that_stays_when_it_is_deleted(run, store):
 def test_a_line_is_not_written_once_the_run_is_released(run, store, caplog):
     """The process lives on after a signal, and hashes a checkpoint that another may replace."""
     with RunLock(run) as lock:
-        writer = store.chain = ChainWriter(run, store.root, lock.check)
+        writer = ChainWriter(run, store.root, lock.check)
+        store.chain = writer
         save(store, 5)
         writer.finish()
     save(store, 10)
